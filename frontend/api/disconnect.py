@@ -1,0 +1,53 @@
+"""Notices that a client has gone while its request still waits for the engine, when nothing is written to it.
+
+A write to a closed socket fails by itself; before the first token, or in an unstreamed answer, there is none for
+minutes. One thread for each process watches the sockets of the running requests for a hang-up.
+"""
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+_HANG_UP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+
+
+class DisconnectWatcher:
+    """Calls a request's `on_gone` once when its client hangs up; a client that only ends its sending counts as gone."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._epoll: select.epoll | None = None
+        self._on_gone: dict[int, Callable[[], object]] = {}
+
+    @contextmanager
+    def watch(self, environ: dict[str, Any], on_gone: Callable[[], object]) -> Iterator[None]:
+        """Watch the connection of a WSGI request for as long as the block runs."""
+        connection = environ.get("gunicorn.socket")
+        if connection is None:  # another WSGI server: writes will tell
+            yield
+            return
+        descriptor = connection.fileno()
+        with self._lock:
+            if self._epoll is None:
+                self._epoll = select.epoll()
+                threading.Thread(target=self._run, args=(self._epoll,), name="disconnects", daemon=True).start()
+            self._on_gone[descriptor] = on_gone
+            self._epoll.register(descriptor, _HANG_UP | select.EPOLLONESHOT)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._on_gone.pop(descriptor, None)
+                with suppress(OSError):  # the server closed it meanwhile, which unregisters it
+                    self._epoll.unregister(descriptor)
+
+    def _run(self, epoll: select.epoll) -> None:
+        while True:
+            for descriptor, _ in epoll.poll():
+                with self._lock:
+                    on_gone = self._on_gone.pop(descriptor, None)
+                if on_gone is not None:
+                    on_gone()

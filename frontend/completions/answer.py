@@ -1,0 +1,81 @@
+"""The bytes of an answer: one JSON object, or server-sent events. Field for field as the HTTP contract has them."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from frontend.completions.choices import Choice, Piece
+from frontend.completions.logprobs import TokenNames, render_prompt_logprobs
+from frontend.completions.plan import Plan
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of a request: a prompt counts once, completions over all choices."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    def body(self) -> dict[str, int]:
+        """OpenAI's shape."""
+        return {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens,
+                "total_tokens": self.prompt_tokens + self.completion_tokens}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What all parts of one answer share."""
+
+    id: str
+    created: int
+    plan: Plan
+    names: TokenNames | None
+
+    def body(self, choices: list[tuple[Choice, Piece]], usage: Usage) -> Iterator[bytes]:
+        """The unstreamed answer in parts."""
+        yield self._head() + b',"choices":['
+        for number, (choice, piece) in enumerate(choices):
+            yield b"," * bool(number)
+            yield from self._choice(choice, piece, first=True)
+        yield b'],"usage":' + orjson.dumps(usage.body()) + b"}"
+
+    def event(self, choice: Choice, piece: Piece, first: bool) -> Iterator[bytes]:
+        """One event of a stream, in parts; `first` is the choice's first."""
+        yield b"data: " + self._head() + b',"choices":['
+        yield from self._choice(choice, piece, first)
+        yield b"]" + (b',"usage":null' if self.plan.request.include_usage else b"") + b"}\n\n"
+
+    def usage_event(self, usage: Usage) -> bytes:
+        """The last chunk of a stream that asked for its usage."""
+        return b"data: " + self._head() + b',"choices":[],"usage":' + orjson.dumps(usage.body()) + b"}\n\n"
+
+    def _head(self) -> bytes:
+        return orjson.dumps({
+            "id": self.id, "object": "text_completion", "created": self.created, "model": self.plan.request.model,
+            "system_fingerprint": self.plan.card.fingerprint,
+        })[:-1]
+
+    def _choice(self, choice: Choice, piece: Piece, first: bool) -> Iterator[bytes]:
+        request = self.plan.request
+        members: dict[str, Any] = {"index": choice.index, "text": piece.text, "finish_reason": piece.finish_reason,
+                                   "stop_reason": piece.stop_reason}
+        if request.return_token_ids:
+            members["token_ids"] = piece.token_ids
+            if first:
+                members["prompt_token_ids"] = choice.prompt.ids
+        yield orjson.dumps(members)[:-1] + b',"logprobs":'
+        if piece.logprobs is None:
+            yield b"null"
+        else:
+            yield from piece.logprobs.render()
+        k = request.sampling.prompt_logprobs
+        if k is not None and first and self.names is not None:
+            yield b',"prompt_logprobs":'
+            if choice.prompt_rows is None:
+                yield b"[null]"  # a prompt of one token: nothing predicts it
+            else:
+                yield from render_prompt_logprobs(choice.prompt_rows, choice.prompt.ids, k, self.names)
+        yield b"}"

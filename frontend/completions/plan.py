@@ -1,0 +1,144 @@
+"""Checks a request against the model that it asks for, and fixes max_tokens: the last step that can refuse it."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import orjson
+
+from frontend.completions.request import CompletionRequest, RawPrompt, Sampling
+from frontend.errors import ContextLengthExceeded, FullVocabTooLarge, InvalidRequest, Problem
+from frontend.inference import ModelCard, TokenizedPrompt
+
+#: The value of logprobs and prompt_logprobs that asks for every id of the vocabulary.
+WHOLE_VOCABULARY = -1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A request that will run: the caller's wishes, the model, the tokens of each prompt, and the fixed max_tokens."""
+
+    request: CompletionRequest
+    card: ModelCard
+    prompts: tuple[TokenizedPrompt, ...]
+    max_tokens: int
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts; a prompt counts once, also for n > 1."""
+        return sum(len(prompt.ids) for prompt in self.prompts)
+
+    @property
+    def prompt_logprobs(self) -> int | None:
+        """How many likeliest tokens Inference must return over the prompt: for the field itself and for echo."""
+        sampling = self.request.sampling
+        asked = [sampling.prompt_logprobs]
+        if self.request.echo:
+            asked.append(sampling.logprobs)
+        numbers = [number for number in asked if number is not None]
+        if not numbers:
+            return None
+        return WHOLE_VOCABULARY if WHOLE_VOCABULARY in numbers else max(numbers)
+
+    def engine_sampling(self) -> bytes:
+        """The engine's `sampling` input: every field, defaults included, so that no checkpoint decides one."""
+        fields = asdict(self.request.sampling)
+        fields |= {
+            "max_tokens": self.max_tokens,
+            "prompt_logprobs": self.prompt_logprobs,
+            "logit_bias": {str(token): bias for token, bias in self.request.sampling.logit_bias} or None,
+        }
+        return orjson.dumps(fields)
+
+
+def check_ids(request: CompletionRequest, card: ModelCard) -> None:
+    """Refuse ids outside the model's vocabulary, and more log probabilities than the model gives.
+
+    Runs before anything is tokenized, so it reports all its problems at once.
+    """
+    problems = [*_prompt_problems(request.prompts, card.vocab_size), *_sampling_problems(request.sampling, card)]
+    if problems:
+        raise InvalidRequest.of(problems)
+
+
+def make_plan(
+    request: CompletionRequest, card: ModelCard, prompts: Sequence[TokenizedPrompt], max_total_tokens: int
+) -> Plan:
+    """Fix max_tokens and check what depends on the prompts' lengths.
+
+    Raises InvalidRequest, ContextLengthExceeded or FullVocabTooLarge.
+    """
+    for number, prompt in enumerate(prompts):
+        if not prompt.ids:
+            which = "The prompt" if len(prompts) == 1 else f"Prompt {number}"
+            raise InvalidRequest(f"{which} has no tokens: this model's tokenizer adds none to an empty text. "
+                                 "Send at least one token.", "prompt")
+    longest = max(len(prompt.ids) for prompt in prompts)
+    room = card.max_model_len - longest
+    if request.max_tokens is None:
+        max_tokens = min(max_total_tokens, room)
+        if max_tokens < 1:
+            raise ContextLengthExceeded(
+                f"The prompt has {longest} tokens and the context of {card.id!r} is {card.max_model_len} tokens, "
+                f"which leaves {max(room, 0)} for max_tokens.", "prompt")
+    else:
+        max_tokens = request.max_tokens
+        if max_tokens > room:
+            raise ContextLengthExceeded(
+                f"The prompt has {longest} tokens and max_tokens is {max_tokens}, together {longest + max_tokens}; "
+                f"the context of {card.id!r} is {card.max_model_len} tokens.", "max_tokens")
+    plan = Plan(request, card, tuple(prompts), max_tokens)
+    _check_totals(plan, max_total_tokens)
+    return plan
+
+
+def _check_totals(plan: Plan, max_total_tokens: int) -> None:
+    sampling, choices = plan.request.sampling, len(plan.prompts) * plan.request.sampling.n
+    if choices * plan.max_tokens > max_total_tokens:
+        raise InvalidRequest(
+            f"{len(plan.prompts)} prompts × n {sampling.n} × max_tokens {plan.max_tokens} = "
+            f"{choices * plan.max_tokens} tokens; at most {max_total_tokens} may be asked for at once.", "max_tokens")
+    if sampling.min_tokens > plan.max_tokens:
+        raise InvalidRequest(
+            f"min_tokens is {sampling.min_tokens}, more than max_tokens, which is {plan.max_tokens} here.",
+            "min_tokens")
+    cap = plan.card.full_vocab_max_prompt_tokens
+    if plan.prompt_logprobs == WHOLE_VOCABULARY and plan.prompt_tokens > cap:
+        field = "prompt_logprobs" if sampling.prompt_logprobs == WHOLE_VOCABULARY else "logprobs"
+        raise FullVocabTooLarge(
+            f"{field} -1 asks for the whole vocabulary over {plan.prompt_tokens} prompt tokens; "
+            f"full_vocab_max_prompt_tokens of {plan.card.id!r} is {cap}.", field)
+    cap = plan.card.full_vocab_max_completion_tokens
+    if sampling.logprobs == WHOLE_VOCABULARY and choices * plan.max_tokens > cap:
+        raise FullVocabTooLarge(
+            f"logprobs -1 asks for the whole vocabulary over up to {choices * plan.max_tokens} completion tokens; "
+            f"full_vocab_max_completion_tokens of {plan.card.id!r} is {cap}. Set max_tokens to at most "
+            f"{cap // choices} to fit." if cap >= choices else
+            f"logprobs -1 with {choices} choices is more than full_vocab_max_completion_tokens, {cap}.", "logprobs")
+
+
+def _prompt_problems(prompts: Sequence[RawPrompt], vocab_size: int) -> Iterator[Problem]:
+    for number, prompt in enumerate(prompts):
+        if isinstance(prompt, str):
+            continue
+        where = "" if len(prompts) == 1 else f" of prompt {number}"
+        for place, token in enumerate(prompt):
+            if token >= vocab_size:
+                yield Problem(f"Token id {token} at position {place}{where} is outside the vocabulary of "
+                              f"{vocab_size} ids (0 to {vocab_size - 1}).", "prompt")
+                break
+
+
+def _sampling_problems(sampling: Sampling, card: ModelCard) -> Iterator[Problem]:
+    last = card.vocab_size - 1
+    for field, tokens in (("stop_token_ids", sampling.stop_token_ids),
+                          ("allowed_token_ids", sampling.allowed_token_ids or ()),
+                          ("logit_bias", tuple(token for token, _ in sampling.logit_bias))):
+        beyond = next((token for token in tokens if token > last), None)
+        if beyond is not None:
+            yield Problem(f"{field}: token id {beyond} is outside the vocabulary of {card.vocab_size} ids "
+                          f"(0 to {last}).", field)
+    for field, number in (("logprobs", sampling.logprobs), ("prompt_logprobs", sampling.prompt_logprobs)):
+        if number is not None and number > card.max_logprobs:
+            yield Problem(f"{field} is {number}; {card.id!r} gives at most {card.max_logprobs}, "
+                          "or the whole vocabulary with -1.", field)

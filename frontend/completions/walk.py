@@ -1,0 +1,139 @@
+"""One completions request from its checked fields to its answer. Each step takes and returns plain data.
+
+parse (schemas) → authenticate → look up the model → tokenize → plan max_tokens → generate → answer
+"""
+from __future__ import annotations
+
+import secrets
+import string
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from frontend.completions.answer import Answer, Usage
+from frontend.completions.choices import Choice, Piece, join_pieces
+from frontend.completions.logprobs import TokenNames, join_rows
+from frontend.completions.plan import WHOLE_VOCABULARY, Plan, check_ids, make_plan
+from frontend.completions.request import CompletionRequest
+from frontend.errors import InternalError
+from frontend.inference import EngineEvent, Generation, Inference, LogprobRows, ModelCard, TokenizedPrompt
+
+_ID_ALPHABET = string.ascii_letters + string.digits
+#: Gets a function that cancels the work on the engine; called once, before it begins.
+OnStart = Callable[[Callable[[], object]], object]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the settings allow one request. `timeout` is in seconds."""
+
+    max_total_tokens: int
+    timeout: float
+
+
+def plan_request(request: CompletionRequest, inference: Inference, limits: Limits) -> Plan:
+    """Look up the model, tokenize and fix max_tokens: every refusal that the model decides happens here."""
+    card = inference.model(request.model)
+    check_ids(request, card)
+    return make_plan(request, card, _tokenize(request, card, inference), limits.max_total_tokens)
+
+
+def _tokenize(request: CompletionRequest, card: ModelCard, inference: Inference) -> list[TokenizedPrompt]:
+    """The prompts as tokens. Only echo needs the texts of the tokens."""
+    texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
+    if texts:
+        return inference.tokenize(card.id, texts, request.add_special_tokens, with_texts=request.echo)
+    ids = [prompt for prompt in request.prompts if not isinstance(prompt, str)]
+    if request.echo:
+        return [inference.describe(card.id, prompt, request.sampling.skip_special_tokens) for prompt in ids]
+    return [TokenizedPrompt(prompt, ()) for prompt in ids]
+
+
+class Run:
+    """A planned request on the engine. Made when it may start; the engine has begun once `begin` returns."""
+
+    def __init__(self, plan: Plan, inference: Inference, request_id: str, limits: Limits, on_start: OnStart) -> None:
+        self.plan = plan
+        sampling = plan.request.sampling
+        wants_names = sampling.logprobs is not None or sampling.prompt_logprobs is not None
+        names = None
+        if wants_names:
+            names = TokenNames(inference.vocabulary(plan.card.id), plan.request.return_tokens_as_token_ids)
+        self.answer = Answer(_completion_id(), int(time.time()), plan, names)
+        engine_sampling = plan.engine_sampling()
+        self._events = inference.generate(
+            plan.card.id, [Generation(prompt.ids, engine_sampling, plan.request.stream) for prompt in plan.prompts],
+            request_id, limits.timeout, on_start)
+        self._choices: dict[int, Choice] = {}
+        self._prompt_rows: dict[int, list[LogprobRows]] = {}
+        self._first: EngineEvent | None = None
+
+    def begin(self) -> None:
+        """Wait for the engine's first word, so that what fails before it is still an error and not half an answer."""
+        self._first = next(self._events, None)
+
+    def body(self) -> Iterator[bytes]:
+        """The whole answer as JSON, once every choice has ended."""
+        pieces: dict[int, list[Piece]] = {}
+        for choice, piece in self._pieces():
+            pieces.setdefault(choice.index, []).append(piece)
+        done = [(self._choices[index], join_pieces(pieces[index])) for index in sorted(pieces)]
+        return self.answer.body(done, self.usage())
+
+    def events(self) -> Iterator[bytes]:
+        """The answer as server-sent events, up to `[DONE]`. Closing the iterator stops the engine."""
+        seen: set[int] = set()
+        for choice, piece in self._pieces():
+            if piece.empty:
+                continue
+            parts = self.answer.event(choice, piece, choice.index not in seen)
+            if asks_whole_vocabulary(self.plan):
+                yield from parts
+            else:
+                yield b"".join(parts)
+            seen.add(choice.index)
+        if self.plan.request.include_usage:
+            yield self.answer.usage_event(self.usage())
+        yield b"data: [DONE]\n\n"
+
+    def usage(self) -> Usage:
+        """The tokens so far."""
+        return Usage(self.plan.prompt_tokens, sum(choice.completion_tokens for choice in self._choices.values()))
+
+    def close(self) -> None:
+        """Stop the engine, if it still runs."""
+        self._events.close()
+
+    def _pieces(self) -> Iterator[tuple[Choice, Piece]]:
+        expected = len(self.plan.prompts) * self.plan.request.sampling.n
+        with closing(self._events):
+            event = self._first
+            while event is not None:
+                if event.prompt_logprobs is not None:
+                    self._prompt_rows.setdefault(event.prompt, []).append(event.prompt_logprobs)
+                if event.token_ids or event.text or event.finish_reason or event.logprobs is not None:
+                    choice = self._choice(event)
+                    yield choice, choice.push(event)
+                event = next(self._events, None)
+        if sum(choice.finished for choice in self._choices.values()) != expected:
+            raise InternalError("Inference ended without finishing every choice.")
+
+    def _choice(self, event: EngineEvent) -> Choice:
+        index = event.prompt * self.plan.request.sampling.n + event.index
+        if index not in self._choices:
+            parts: Sequence[LogprobRows] = self._prompt_rows.get(event.prompt, ())
+            if len(parts) > 1:
+                self._prompt_rows[event.prompt] = [join_rows(list(parts))]
+            rows = self._prompt_rows[event.prompt][0] if parts else None
+            self._choices[index] = Choice(self.plan, index, self.answer.names, rows)
+        return self._choices[index]
+
+
+def asks_whole_vocabulary(plan: Plan) -> bool:
+    """Whether the answer is too large to stand in memory as text."""
+    return WHOLE_VOCABULARY in (plan.request.sampling.logprobs, plan.prompt_logprobs)
+
+
+def _completion_id() -> str:
+    return "cmpl-" + "".join(secrets.choice(_ID_ALPHABET) for _ in range(28))

@@ -1,0 +1,121 @@
+"""Every error that the API can answer with, as typed exceptions.
+
+Code anywhere below the edge raises one of these; `frontend/api/` turns it into OpenAI's error shape, once.
+The table of statuses, types and codes is the HTTP contract's.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a request: the message for the caller and the field that it is about."""
+
+    message: str
+    param: str | None = None
+
+
+@dataclass
+class ApiError(Exception):
+    """An answer that is not a 2xx. `details` lists every problem of the request, the first one included."""
+
+    message: str
+    param: str | None = None
+    details: tuple[Problem, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    status = 500
+    type = "server_error"
+    code = "internal_error"
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class InvalidRequest(ApiError):
+    """400: a field is unknown, of the wrong type or out of bounds."""
+
+    status, type, code = 400, "invalid_request_error", "invalid_request"
+
+    @classmethod
+    def of(cls, problems: list[Problem]) -> InvalidRequest:
+        """The error for several problems at once: the message names the first, details list them all."""
+        return cls(problems[0].message, problems[0].param, tuple(problems))
+
+
+class BadJson(InvalidRequest):
+    """400: the body is not one strict JSON object."""
+
+    code = "bad_json"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """400: prompt tokens + max_tokens do not fit the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class FullVocabTooLarge(InvalidRequest):
+    """400: a whole-vocabulary answer beyond the model's cap."""
+
+    code = "full_vocab_too_large"
+
+
+class InvalidApiKey(ApiError):
+    """401: one answer for a missing, malformed, unknown, expired or revoked key."""
+
+    status, type, code = 401, "authentication_error", "invalid_api_key"
+
+
+class ModelNotFound(ApiError):
+    """404: no model of that id is served."""
+
+    status, type, code = 404, "invalid_request_error", "model_not_found"
+
+
+class NotFound(ApiError):
+    """404: no such path."""
+
+    status, type, code = 404, "invalid_request_error", "not_found"
+
+
+class MethodNotAllowed(ApiError):
+    """405: the path exists, with another method."""
+
+    status, type, code = 405, "invalid_request_error", "method_not_allowed"
+
+
+class RequestTooLarge(ApiError):
+    """413: the body is larger than the setting allows."""
+
+    status, type, code = 413, "invalid_request_error", "request_too_large"
+
+
+class InternalError(ApiError):
+    """500: a bug of ours."""
+
+
+class InferenceError(ApiError):
+    """502: Inference failed, or broke off."""
+
+    status, code = 502, "inference_error"
+
+
+class ModelUnavailable(ApiError):
+    """503: the model could not be started."""
+
+    status, code = 503, "model_unavailable"
+
+
+class Unavailable(ApiError):
+    """503: a part that the API needs is down."""
+
+    status, code = 503, "unavailable"
+
+
+class DeadlineExceeded(ApiError):
+    """504: the deadline passed."""
+
+    status, code = 504, "timeout"

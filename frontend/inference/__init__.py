@@ -1,0 +1,8 @@
+"""Inference: the only room of the frontend that speaks to Triton."""
+from __future__ import annotations
+
+from frontend.inference.card import ModelCard
+from frontend.inference.client import Inference
+from frontend.inference.events import EngineEvent, Generation, LogprobRows, TokenizedPrompt, Vocabulary
+
+__all__ = ["EngineEvent", "Generation", "Inference", "LogprobRows", "ModelCard", "TokenizedPrompt", "Vocabulary"]

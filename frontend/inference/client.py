@@ -1,0 +1,269 @@
+"""The client of one or several Tritons: models and their states, tokenizing, generating."""
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import cast
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from frontend.errors import InferenceError, ModelNotFound, Unavailable
+from frontend.inference.card import ModelCard
+from frontend.inference.events import EngineEvent, Generation, LogprobRows, TokenizedPrompt, Vocabulary
+from frontend.inference.faults import api_error, is_not_loaded
+from frontend.inference.tensors import Tensor, infer_request, read_outputs
+
+#: Seconds for a call that only asks Triton something: far above the milliseconds it takes, far below a caller's patience.
+QUICK = 10.0
+#: Seconds for which a model's card is believed before Triton is asked again.
+CARD_TTL = 10.0
+#: With this header Triton ends a stream with a real gRPC status instead of a bare message.
+_STREAM_METADATA = (("triton_grpc_error", "true"),)
+_CHANNEL_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
+                    ("grpc.use_local_subchannel_pool", 1)]
+_TOKENIZER, _ENGINE = "_tokenizer", "_engine"
+
+
+class Inference:
+    """All served models. Threads may share one; a forked process must make its own.
+
+    `urls` is Triton's gRPC address, or one address for each model id.
+    """
+
+    def __init__(self, urls: str | Mapping[str, str]) -> None:
+        self._urls = urls
+        addresses = {urls} if isinstance(urls, str) else set(urls.values())
+        self._channels = {address: grpc.insecure_channel(address, _CHANNEL_OPTIONS) for address in addresses}
+        self._stubs = {a: service_pb2_grpc.GRPCInferenceServiceStub(c) for a, c in self._channels.items()}
+        self._lock = threading.Lock()
+        self._cards: dict[str, tuple[float, ModelCard]] = {}
+        self._vocabularies: dict[str, Vocabulary] = {}
+
+    def close(self) -> None:
+        """Close every connection; running calls end as cancelled."""
+        for channel in self._channels.values():
+            channel.close()
+
+    # Models and their states
+
+    def models(self) -> list[ModelCard]:
+        """The models that can be asked for, Warm or Cold: those whose tokenizer is loaded. Sorted by id."""
+        ids = set()
+        for address, stub in self._stubs.items():
+            for entry in self._index(stub):
+                model = entry.name.removesuffix(_TOKENIZER)
+                if entry.name.endswith(_TOKENIZER) and entry.state == "READY" and self._address(model) == address:
+                    ids.add(model)
+        return [self.model(model) for model in sorted(ids)]
+
+    def model(self, model: str) -> ModelCard:
+        """The card of one model. Raises ModelNotFound when no Triton serves it."""
+        known = self._cards.get(model)
+        if known and time.monotonic() - known[0] < CARD_TTL:
+            return known[1]
+        stub = self._stub(model)
+        try:
+            config = stub.ModelConfig(service_pb2.ModelConfigRequest(name=model + _TOKENIZER), timeout=QUICK).config
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT) or is_not_loaded(error):
+                raise _not_found(model) from None
+            raise api_error(error, model) from error
+        card = ModelCard.from_json(config.parameters["card"].string_value)
+        self._cards[model] = (time.monotonic(), card)
+        return card
+
+    def state(self, model: str) -> str:
+        """`warm`, `loading` or `cold`: Triton's own state of the engine, asked for now."""
+        return self.states([model])[model]
+
+    def states(self, models: Sequence[str]) -> dict[str, str]:
+        """The state of several models, with one question to each Triton."""
+        states = {}
+        for address, stub in self._stubs.items():
+            ours = {model + _ENGINE: model for model in models if self._address(model) == address}
+            for entry in self._index(stub) if ours else ():
+                if entry.name in ours:
+                    states[ours[entry.name]] = {"READY": "warm", "LOADING": "loading"}.get(entry.state, "cold")
+        return {model: states.get(model, "cold") for model in models}
+
+    def ready(self, timeout: float = 2.0) -> bool:
+        """Whether every Triton answers that it is ready."""
+        try:
+            return all(stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=timeout).ready
+                       for stub in self._stubs.values())
+        except grpc.RpcError:
+            return False
+
+    def load(self, model: str, timeout: float) -> None:
+        """Make a model Warm: its engine, then the ensemble that Triton clients use. Seconds to minutes."""
+        stub = self._stub(model)
+        try:
+            for entry in (model + _ENGINE, model):
+                stub.RepositoryModelLoad(service_pb2.RepositoryModelLoadRequest(model_name=entry), timeout=timeout)
+        except grpc.RpcError as error:
+            raise api_error(error, model) from error
+
+    def unload(self, model: str, timeout: float) -> None:
+        """Make a model Cold; requests that run on it end with an error."""
+        stub = self._stub(model)
+        try:
+            for entry in (model, model + _ENGINE):
+                stub.RepositoryModelUnload(service_pb2.RepositoryModelUnloadRequest(model_name=entry), timeout=timeout)
+        except grpc.RpcError as error:
+            raise api_error(error, model) from error
+
+    # Tokens
+
+    def tokenize(
+        self, model: str, texts: Sequence[str], add_special_tokens: bool = True, with_texts: bool = True
+    ) -> list[TokenizedPrompt]:
+        """The tokens of each text, special tokens added by the model's template unless told not to.
+
+        Without `with_texts` the prompts' `texts` are empty, which spares the wire a string for each token.
+        """
+        outputs = self._tokenizer(model, {
+            "text_input": [text.encode() for text in texts],
+            "add_special_tokens": np.array([add_special_tokens]),
+        }, ("input_ids", "lengths", *(("token_texts",) if with_texts else ())))
+        ids = _ints(outputs["input_ids"])
+        token_texts = _strings(outputs["token_texts"]) if with_texts else ()
+        prompts, at = [], 0
+        for length in _ints(outputs["lengths"]):
+            prompts.append(TokenizedPrompt(ids[at : at + length], token_texts[at : at + length]))
+            at += length
+        return prompts
+
+    def describe(self, model: str, ids: Sequence[int], skip_special_tokens: bool) -> TokenizedPrompt:
+        """The text that each of these ids adds. The ids must be in the vocabulary."""
+        outputs = self._tokenizer(model, {
+            "input_ids": np.array(ids, np.int32),
+            "skip_special_tokens": np.array([skip_special_tokens]),
+        }, ("token_texts",))
+        return TokenizedPrompt(tuple(ids), _strings(outputs["token_texts"]))
+
+    def vocabulary(self, model: str) -> Vocabulary:
+        """Every id's bytes and text; asked for once, since it is megabytes and never changes for a fingerprint."""
+        key = self.model(model).fingerprint
+        with self._lock:
+            if key not in self._vocabularies:
+                outputs = self._tokenizer(model, {"vocabulary": np.array([True])}, ("vocabulary", "special_ids"))
+                raw = tuple(cast("list[bytes]", outputs["vocabulary"]))
+                self._vocabularies[key] = Vocabulary(
+                    raw, tuple(item.decode("utf-8", "replace") for item in raw),
+                    frozenset(_ints(outputs["special_ids"])))
+            return self._vocabularies[key]
+
+    # Generating
+
+    def generate(
+        self, model: str, generations: Sequence[Generation], request_id: str, timeout: float,
+        on_start: Callable[[Callable[[], object]], object],
+    ) -> Generator[EngineEvent, None, None]:
+        """Run prompts on a Warm model, all on one gRPC stream, and yield what the engine says as it comes.
+
+        `on_start` gets a function that cancels the stream from another thread. Closing the iterator cancels it too, so
+        that the engine stops. Raises the ApiError that fits a failure, or Cancelled.
+        """
+        requests = [self._engine_request(model, request_id, number, g) for number, g in enumerate(generations)]
+        call = self._stub(model).ModelStreamInfer(iter(requests), timeout=timeout, metadata=_STREAM_METADATA)
+        on_start(call.cancel)
+        running, started = len(requests), False
+        try:
+            while running:
+                message = next(call, None)
+                if message is None:
+                    raise InferenceError(f"Inference broke off while it ran {model!r}. Send the request again.")
+                if message.error_message:
+                    raise InferenceError(f"Inference failed to run {model!r}: {message.error_message}")
+                response = message.infer_response
+                if response.outputs:
+                    started = True
+                    yield _event(int(response.id.rpartition("/")[2]), read_outputs(response))
+                if response.parameters["triton_final_response"].bool_param:
+                    running -= 1
+        except grpc.RpcError as error:
+            raise api_error(error, model, started) from error
+        finally:
+            call.cancel()
+
+    @staticmethod
+    def _engine_request(
+        model: str, request_id: str, number: int, generation: Generation
+    ) -> service_pb2.ModelInferRequest:
+        message = infer_request(model + _ENGINE, {
+            "input_ids": np.array(generation.prompt_ids, np.int32),
+            "sampling": [generation.sampling],
+            "stream": np.array([generation.stream]),
+        }, request_id=f"{request_id}/{number}")
+        message.parameters["triton_enable_empty_final_response"].bool_param = True
+        return message
+
+    # Below: one call each
+
+    def _address(self, model: str) -> str | None:
+        return self._urls if isinstance(self._urls, str) else self._urls.get(model)
+
+    def _stub(self, model: str) -> service_pb2_grpc.GRPCInferenceServiceStub:
+        address = self._address(model)
+        if address is None:
+            raise _not_found(model)
+        return self._stubs[address]
+
+    def _index(self, stub: service_pb2_grpc.GRPCInferenceServiceStub) -> Sequence[
+            service_pb2.RepositoryIndexResponse.ModelIndex]:
+        try:
+            return stub.RepositoryIndex(service_pb2.RepositoryIndexRequest(), timeout=QUICK).models
+        except grpc.RpcError as error:
+            raise Unavailable("Inference can't be reached now. Try again in a moment.",
+                              headers={"Retry-After": "5"}) from error
+
+    def _tokenizer(self, model: str, inputs: dict[str, object], outputs: Sequence[str]) -> dict[str, Tensor]:
+        request = infer_request(model + _TOKENIZER, inputs, outputs)  # type: ignore[arg-type]
+        try:
+            return read_outputs(self._stub(model).ModelInfer(request, timeout=QUICK))
+        except grpc.RpcError as error:
+            raise api_error(error, model) from error
+
+
+def _not_found(model: str) -> ModelNotFound:
+    return ModelNotFound(f"The model {model!r} does not exist. GET /v1/models lists those that do.", "model")
+
+
+def _event(prompt: int, outputs: dict[str, Tensor]) -> EngineEvent:
+    text, finish, stop = (cast("list[bytes] | None", outputs.get(name))
+                          for name in ("text", "finish_reason", "stop_reason"))
+    return EngineEvent(
+        prompt=prompt,
+        index=_ints(outputs["index"])[0],
+        text=text[0].decode() if text else "",
+        token_ids=_ints(outputs["token_ids"]) if "token_ids" in outputs else (),
+        token_texts=_strings(outputs["token_texts"]) if "token_texts" in outputs else (),
+        logprobs=_rows(outputs, ""),
+        prompt_logprobs=_rows(outputs, "prompt_"),
+        finish_reason=finish[0].decode() if finish else None,
+        stop_reason=json.loads(stop[0]) if stop else None,
+    )
+
+
+def _rows(outputs: dict[str, Tensor], prefix: str) -> LogprobRows | None:
+    values = outputs.get(prefix + "logprobs")
+    if values is None:
+        return None
+    return LogprobRows(
+        cast("npt.NDArray[np.int32] | None", outputs.get(prefix + "logprob_ids")),
+        cast("npt.NDArray[np.float32]", values),
+        cast("npt.NDArray[np.int32]", outputs[prefix + "logprob_ranks"]),
+    )
+
+
+def _ints(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(cast("npt.NDArray[np.int32]", tensor).tolist())
+
+
+def _strings(tensor: Tensor) -> tuple[str, ...]:
+    return tuple(item.decode() for item in cast("list[bytes]", tensor))

@@ -1,0 +1,76 @@
+"""What crosses between the frontend and Triton, as plain data: no protobuf and no gRPC beyond this room."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class TokenizedPrompt:
+    """A prompt as the model reads it.
+
+    `texts[i]` is what token i adds to the text, so joining them gives the text; empty for hidden special tokens and
+    for tokens that end inside a character.
+    """
+
+    ids: tuple[int, ...]
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Every id of a model's vocabulary: its bytes, and its text when it stands alone.
+
+    Compared by identity: comparing 128,000 texts is never what a caller wants.
+    """
+
+    raw: tuple[bytes, ...]
+    texts: tuple[str, ...]
+    special_ids: frozenset[int]
+
+
+@dataclass(frozen=True)
+class LogprobRows:
+    """Log probabilities of consecutive positions.
+
+    `ids` and `values` are [positions, 1 + k]: column 0 is the token that stands there, then the k likeliest in order.
+    For the whole vocabulary `ids` is None and `values` is [positions, vocabulary] in the order of the ids.
+    `ranks` is [positions]: the rank of the token that stands there, from 1.
+    """
+
+    ids: npt.NDArray[np.int32] | None
+    values: npt.NDArray[np.float32]
+    ranks: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One prompt to run: what the engine entry of a model takes. `sampling` is its JSON object."""
+
+    prompt_ids: tuple[int, ...]
+    sampling: bytes
+    stream: bool
+
+
+@dataclass(frozen=True)
+class EngineEvent:
+    """One response of the engine: it concerns choice `index` of prompt `prompt`.
+
+    `token_texts` and `logprobs` come only when log probabilities were asked for; `finish_reason` is set in a choice's
+    last event. `prompt_logprobs` comes for index 0 alone, before any token, in one or more parts.
+    """
+
+    prompt: int
+    index: int
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    token_texts: tuple[str, ...] = ()
+    logprobs: LogprobRows | None = None
+    prompt_logprobs: LogprobRows | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None

@@ -1,0 +1,37 @@
+"""gRPC's failures as the errors that the API answers with."""
+from __future__ import annotations
+
+import grpc
+
+from frontend.errors import ApiError, DeadlineExceeded, InferenceError, InvalidRequest, ModelUnavailable, Unavailable
+
+#: How Triton words a call to an entry that is not loaded.
+_NOT_LOADED = ("is not found", "is not ready", "has no available versions", "is not at ready state")
+
+
+class Cancelled(Exception):
+    """The call was cancelled on our side, because its client went away."""
+
+
+def is_not_loaded(error: grpc.RpcError) -> bool:
+    """Whether Triton answered that the model is not loaded, and not that something broke."""
+    return any(words in (error.details() or "") for words in _NOT_LOADED)
+
+
+def api_error(error: grpc.RpcError, model: str, started: bool = False) -> ApiError | Cancelled:
+    """What to raise for a failed call about `model`. `started`: whether the engine had answered something before."""
+    code, details = error.code(), error.details() or "no details"
+    if code == grpc.StatusCode.CANCELLED:
+        return Cancelled()
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExceeded(f"Inference did not finish the request for {model!r} in time.")
+    if is_not_loaded(error):
+        return ModelUnavailable(f"The model {model!r} is not Warm, so it can't answer now. Try again in a moment.",
+                                headers={"Retry-After": "5"})
+    if code == grpc.StatusCode.INVALID_ARGUMENT:
+        return InvalidRequest(f"Inference refused the request: {details}")
+    if code == grpc.StatusCode.UNAVAILABLE and not started and "engine" not in details.lower():
+        return Unavailable("Inference can't be reached now. Try again in a moment.", headers={"Retry-After": "5"})
+    if started:
+        return InferenceError(f"Inference broke off while it ran {model!r}. Send the request again.")
+    return InferenceError(f"Inference failed to run {model!r}: {details}")

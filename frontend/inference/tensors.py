@@ -1,0 +1,60 @@
+"""Triton's wire format: tensors in and out of the protobuf messages, without copies where numpy allows it.
+
+Format: Triton's gRPC protocol (KServe v2), raw contents; a BYTES tensor is a little-endian uint32 length before each
+element.
+"""
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from tritonclient.grpc import service_pb2
+
+Value = npt.NDArray[np.int32] | npt.NDArray[np.bool_] | Sequence[bytes]
+Tensor = npt.NDArray[np.generic] | list[bytes]
+
+_DTYPES: dict[str, np.dtype[np.generic]] = {
+    "INT32": np.dtype("<i4"), "FP32": np.dtype("<f4"), "BOOL": np.dtype("?"),
+}
+
+
+def infer_request(
+    model: str, inputs: Mapping[str, Value], outputs: Sequence[str] = (), request_id: str = ""
+) -> service_pb2.ModelInferRequest:
+    """A request for `model`. `outputs` names what to compute; none named means all."""
+    message = service_pb2.ModelInferRequest(model_name=model, id=request_id)
+    for name, value in inputs.items():
+        if isinstance(value, np.ndarray):
+            datatype = "BOOL" if value.dtype == np.bool_ else "INT32"
+            shape, content = value.shape, value.tobytes()
+        else:
+            datatype, shape = "BYTES", (len(value),)
+            content = b"".join(struct.pack("<I", len(item)) + item for item in value)
+        message.inputs.add(name=name, datatype=datatype, shape=shape)
+        message.raw_input_contents.append(content)
+    for name in outputs:
+        message.outputs.add(name=name)
+    return message
+
+
+def read_outputs(response: service_pb2.ModelInferResponse) -> dict[str, Tensor]:
+    """The tensors that a response carries, by name; numeric ones are read-only views of the message's bytes."""
+    tensors: dict[str, Tensor] = {}
+    for output, content in zip(response.outputs, response.raw_output_contents, strict=True):
+        if output.datatype == "BYTES":
+            tensors[output.name] = _split_bytes(content)
+        else:
+            tensors[output.name] = np.frombuffer(content, _DTYPES[output.datatype]).reshape(tuple(output.shape))
+    return tensors
+
+
+def _split_bytes(content: bytes) -> list[bytes]:
+    items, at = [], 0
+    while at < len(content):
+        (length,) = struct.unpack_from("<I", content, at)
+        at += 4
+        items.append(content[at : at + length])
+        at += length
+    return items
