@@ -88,16 +88,12 @@ def make_plan(
                 f"The prompt has {longest} tokens and max_tokens is {max_tokens}, together {longest + max_tokens}; "
                 f"the context of {card.id!r} is {card.max_model_len} tokens.", "max_tokens")
     plan = Plan(request, card, tuple(prompts), max_tokens)
-    _check_totals(plan, max_total_tokens)
+    _check_totals(plan)
     return plan
 
 
-def _check_totals(plan: Plan, max_total_tokens: int) -> None:
+def _check_totals(plan: Plan) -> None:
     sampling, choices = plan.request.sampling, len(plan.prompts) * plan.request.sampling.n
-    if choices * plan.max_tokens > max_total_tokens:
-        raise InvalidRequest(
-            f"{len(plan.prompts)} prompts × n {sampling.n} × max_tokens {plan.max_tokens} = "
-            f"{choices * plan.max_tokens} tokens; at most {max_total_tokens} may be asked for at once.", "max_tokens")
     if sampling.min_tokens > plan.max_tokens:
         raise InvalidRequest(
             f"min_tokens is {sampling.min_tokens}, more than max_tokens, which is {plan.max_tokens} here.",

@@ -18,7 +18,7 @@ from frontend.inference.events import EngineEvent, Generation, LogprobRows, Toke
 from frontend.inference.faults import api_error, is_not_loaded
 from frontend.inference.tensors import Tensor, infer_request, read_outputs
 
-#: Seconds for a call that only asks Triton something: far above the milliseconds it takes, far below a caller's patience.
+#: Seconds for a call that only asks Triton something, which takes it milliseconds.
 QUICK = 10.0
 #: Seconds for which a model's card is believed before Triton is asked again.
 CARD_TTL = 10.0

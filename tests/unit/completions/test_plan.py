@@ -51,14 +51,6 @@ def test_the_context_error_names_the_three_numbers() -> None:
     assert plan(CompletionRequest("m", ("x",), 40), 60).max_tokens == 40
 
 
-def test_prompts_times_n_times_max_tokens_is_bounded() -> None:
-    two = CompletionRequest("m", ("x", "y"), 20, Sampling(n=3))
-    assert plan(two, 1, 1).max_tokens == 20
-    error = refusal(InvalidRequest, CompletionRequest("m", ("x", "y"), 21, Sampling(n=3)), 1, 1)
-    assert error.param == "max_tokens"
-    assert "126" in error.message
-
-
 def test_a_prompt_without_tokens_is_refused_by_its_number() -> None:
     error = refusal(InvalidRequest, CompletionRequest("m", ("x", ""), 1), 1, 0)
     assert error.param == "prompt"
