@@ -1,0 +1,1 @@
+"""Strata's frontend: the Flask application between callers and Inference."""

@@ -1,0 +1,1 @@
+"""Schemas: strict checks of what callers send, and the shapes of what they get."""

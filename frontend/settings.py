@@ -1,0 +1,130 @@
+"""Settings: everything that the environment decides, read once, checked, and frozen."""
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from environs import Env, EnvError
+
+MODEL_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_ADDRESS = re.compile(r"[^\s=,:/]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}")
+_LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+class SettingsError(Exception):
+    """A setting that can't be used; the message is one line that names it."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment decided. `triton_urls` is one gRPC address, or one for each model id."""
+
+    port: int
+    home: Path
+    database_url: str
+    redis_url: str
+    triton_urls: str | Mapping[str, str]
+    models: tuple[str, ...]
+    max_body_bytes: int
+    max_total_tokens: int
+    request_timeout_seconds: float
+    log_level: str
+
+    @classmethod
+    def from_environment(cls) -> Settings:
+        """Read `STRATA_*`. Raises SettingsError with one line for the first setting that is wrong."""
+        home = Path(_read("STRATA_HOME", ".strata", str)).expanduser().resolve()
+        return cls(
+            port=_read("STRATA_PORT", 8080, _whole(1, 65535)),
+            home=home,
+            database_url=_read("STRATA_DATABASE_URL", f"sqlite:///{home / 'strata.db'}", _database_url),
+            redis_url=_read("STRATA_REDIS_URL", f"unix://{home / 'valkey.sock'}", _redis_url),
+            triton_urls=_read("STRATA_TRITON_URLS", f"127.0.0.1:{_grpc_port()}", _triton_urls),
+            models=_read("STRATA_MODELS", ("smollm2-135m",), _models),
+            max_body_bytes=_read("STRATA_MAX_BODY_MB", 16, _whole(1, 1024)) * 1024 * 1024,
+            max_total_tokens=_read("STRATA_MAX_TOTAL_TOKENS", 32_000, _whole(1, 2**31 - 1)),
+            request_timeout_seconds=_read("STRATA_REQUEST_TIMEOUT", 600.0, _seconds),
+            log_level=_read("STRATA_LOG_LEVEL", "info", _log_level),
+        )
+
+
+def _read(name: str, default: Any, parse: Callable[[str], Any]) -> Any:
+    if name not in os.environ:
+        return default
+    try:
+        text = str(Env().str(name)).strip()
+        if not text:
+            raise ValueError("is empty; set it or take it out of the environment")
+        return parse(text)
+    except (ValueError, EnvError) as error:
+        raise SettingsError(f"{name} {error}") from None
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"\d{1,12}", text, re.ASCII) or not low <= int(text) <= high:
+            raise ValueError(f"must be a whole number from {low} to {high}")
+        return int(text)
+
+    return parse
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", text, re.ASCII) or not float(text) > 0:
+        raise ValueError("must be a number of seconds above 0")
+    return float(text)
+
+
+def _log_level(text: str) -> str:
+    if text.lower() not in _LOG_LEVELS:
+        raise ValueError(f"must be one of {', '.join(_LOG_LEVELS)}")
+    return text.lower()
+
+
+def _database_url(text: str) -> str:
+    if not text.startswith(("sqlite:///", "postgresql://", "postgresql+psycopg://")):
+        raise ValueError("must start with sqlite:/// or postgresql://")
+    return text.replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+def _redis_url(text: str) -> str:
+    if not text.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError("must start with redis://, rediss:// or unix://")
+    return text
+
+
+def _grpc_port() -> int:
+    port: int = _read("STRATA_TRITON_GRPC_PORT", 8001, _whole(1, 65535))
+    return port
+
+
+def _models(text: str) -> tuple[str, ...]:
+    models = tuple(item.strip() for item in text.split(","))
+    for model in models:
+        if not MODEL_ID.fullmatch(model):
+            raise ValueError("must be model ids separated by commas, such as llama-8b,smollm2-135m")
+    if len(set(models)) < len(models):
+        raise ValueError("names a model twice")
+    return models
+
+
+def _triton_urls(text: str) -> str | Mapping[str, str]:
+    """Either `host:port`, or `id=host:port,id2=host:port`."""
+    if "=" not in text:
+        if not _ADDRESS.fullmatch(text):
+            raise ValueError("must be host:port, or id=host:port for each model, separated by commas")
+        return text
+    urls: dict[str, str] = {}
+    for item in text.split(","):
+        model, _, address = item.strip().partition("=")
+        if not MODEL_ID.fullmatch(model) or not _ADDRESS.fullmatch(address):
+            raise ValueError("must be host:port, or id=host:port for each model, separated by commas")
+        if model in urls:
+            raise ValueError(f"names {model} twice")
+        urls[model] = address
+    return MappingProxyType(urls)
