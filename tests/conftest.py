@@ -1,0 +1,39 @@
+"""Fixtures for every test: one real Strata for the whole run, and the clients that people use against it."""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.stack import Stack
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where converted checkpoints lie; STRATA_CHECKPOINTS lets runs share them."""
+    return Path(os.environ.get("STRATA_CHECKPOINTS") or tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory, checkpoints: Path) -> Iterator[Stack]:
+    """Strata with both models that need no hub, started once for the whole run."""
+    running = Stack.start(tmp_path_factory.mktemp("home"), "tiny-llama,smollm2-135m", checkpoints)
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def http(stack: Stack) -> Iterator[httpx.Client]:
+    """A plain HTTP client that sends the demo key."""
+    with httpx.Client(base_url=stack.url, headers={"Authorization": f"Bearer {stack.key}"}, timeout=120) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def client(stack: Stack) -> openai.OpenAI:
+    """The openai SDK as people use it."""
+    return openai.OpenAI(base_url=f"{stack.url}/v1", api_key=stack.key, timeout=120, max_retries=0)

@@ -1,0 +1,89 @@
+"""Starts the real Strata for the tests: the same supervisor that `make serve` runs, on ports and in a folder of its own."""
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+#: Seconds to a Warm model on two slow cores, checkpoints included.
+PATIENCE = 300.0
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nothing listens on now."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@dataclass
+class Stack:
+    """A running Strata."""
+
+    process: subprocess.Popen[bytes]
+    home: Path
+    port: int
+    grpc_port: int
+    metrics_port: int
+
+    @classmethod
+    def start(cls, home: Path, models: str, checkpoints: Path | None = None, **environment: str) -> Stack:
+        """Start it in `home` and wait until it says that it is ready. Its output is in home/out."""
+        home.mkdir(parents=True, exist_ok=True)
+        port, grpc_port, metrics_port = free_ports(3)
+        environment = {
+            **os.environ, "STRATA_HOME": str(home), "STRATA_MODELS": models, "STRATA_PORT": str(port),
+            "STRATA_TRITON_GRPC_PORT": str(grpc_port), "STRATA_TRITON_METRICS_PORT": str(metrics_port), **environment,
+        }
+        if checkpoints is not None:
+            environment["STRATA_CHECKPOINTS"] = str(checkpoints)
+        with (home / "out").open("wb") as out:
+            process = subprocess.Popen([sys.executable, "-m", "deploy.local"], cwd=REPOSITORY, env=environment,
+                                       stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+        stack = cls(process, home, port, grpc_port, metrics_port)
+        deadline = time.monotonic() + PATIENCE
+        while "Strata is ready" not in stack.output():
+            if process.poll() is not None or time.monotonic() > deadline:
+                stack.stop()
+                raise RuntimeError(f"Strata did not start:\n{stack.output()[-4000:]}")
+            time.sleep(0.2)
+        return stack
+
+    @property
+    def url(self) -> str:
+        """Where the frontend listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def grpc(self) -> str:
+        """Triton's gRPC address."""
+        return f"127.0.0.1:{self.grpc_port}"
+
+    @property
+    def metrics(self) -> str:
+        """Triton's metrics page."""
+        return f"http://127.0.0.1:{self.metrics_port}/metrics"
+
+    @property
+    def key(self) -> str:
+        """The demo key."""
+        return (self.home / "demo-key").read_text().strip()
+
+    def output(self) -> str:
+        """What the supervisor printed so far."""
+        return (self.home / "out").read_text(errors="replace")
+
+    def stop(self) -> None:
+        """End it as Ctrl-C does, and wait for all of it to be gone."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        self.process.wait(60)
