@@ -1,0 +1,292 @@
+"""Cases from public bug reports about systems that do the same job. Each asserts what is right, and looks for siblings."""
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests import sse
+from tests.engine import wait_until_idle
+from tests.stack import Stack
+
+CASES = {case["name"]: case for case in json.loads(
+    (Path(__file__).resolve().parents[1] / "cases" / "completions.json").read_text())}
+Json = dict[str, Any]
+
+
+def request(name: str, **more: Any) -> Json:
+    """The case's own request, for tiny-llama unless told otherwise."""
+    return {"model": "tiny-llama"} | CASES[name]["request"] | more
+
+
+def complete(http: httpx.Client, body: Json) -> Json:
+    answer = http.post("/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    result = answer.json()
+    assert isinstance(result, dict)
+    return result
+
+
+def stream(http: httpx.Client, body: Json) -> list[Json]:
+    answer = http.post("/v1/completions", json=body | {"stream": True})
+    assert answer.status_code == 200, answer.text
+    return sse.events(answer)
+
+
+def refusal(http: httpx.Client, body: Json | str, code: str = "invalid_request") -> Json:
+    content = body if isinstance(body, str) else json.dumps(body)
+    answer = http.post("/v1/completions", content=content, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", code)
+    assert isinstance(error, dict)
+    return error
+
+
+def check_offsets(choice: Json) -> None:
+    """Every visible token stands in the text where its offset says."""
+    for token, offset in zip(choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"], strict=True):
+        hidden = token.startswith("<|") or offset == len(choice["text"])
+        assert hidden or choice["text"][offset:].startswith(token), (token, offset, choice["text"])
+
+
+def test_echo_with_logprobs_has_finite_json(http: httpx.Client) -> None:
+    choice = complete(http, request("echo with logprobs has finite JSON"))["choices"][0]
+    logprobs = choice["logprobs"]
+    assert logprobs["token_logprobs"][0] is None
+    assert logprobs["top_logprobs"][0] is None
+    numbers = logprobs["token_logprobs"][1:] + [v for top in logprobs["top_logprobs"][1:] for v in top.values()]
+    assert all(isinstance(number, float) and -9999.0 <= number <= 0 for number in numbers)
+    check_offsets(choice)
+
+
+def test_a_forbidden_token_has_minus_9999(http: httpx.Client) -> None:
+    body = request("echo with logprobs has finite JSON", allowed_token_ids=[5, 6], logprobs=4, echo=False)
+    for top in complete(http, body)["choices"][0]["logprobs"]["top_logprobs"]:
+        assert all(-9999.0 <= value <= 0 for value in top.values())
+
+
+@pytest.mark.parametrize("model", ["tiny-llama", "smollm2-135m"])
+def test_streamed_echo_offsets_equal_unstreamed(http: httpx.Client, model: str) -> None:
+    body = request("streamed echo offsets equal unstreamed", model=model)
+    (streamed,) = sse.join(stream(http, body))
+    whole = complete(http, body | {"stream": False})["choices"][0]
+    assert streamed["text"] == whole["text"]
+    assert whole["text"].startswith("The capital of France is")
+    assert streamed["logprobs"]["tokens"] == whole["logprobs"]["tokens"]
+    assert streamed["logprobs"]["text_offset"] == whole["logprobs"]["text_offset"]
+    check_offsets(whole)
+
+
+@pytest.mark.parametrize("text", ["🙂", "é", "日本", "👩‍👩‍👧"])
+@pytest.mark.parametrize("model", ["tiny-llama", "smollm2-135m"])
+def test_a_token_prompt_that_ends_inside_a_character(http: httpx.Client, model: str, text: str) -> None:
+    ids = http.post("/v1/tokenize", json={"model": model, "prompt": text}).json()["ids"]
+    if len(ids) < 2:
+        pytest.skip("one token holds the whole text, so no prefix of it ends inside a character")
+    body = request("token prompt that ends inside a character", model=model, prompt=ids[:-1], return_token_ids=True)
+    whole = complete(http, body)["choices"][0]
+    (streamed,) = sse.join(stream(http, body))
+    assert streamed["text"] == whole["text"]
+    alone = http.post("/v1/detokenize", json={"model": model, "ids": whole["token_ids"]}).json()["text"]
+    assert whole["text"] == alone
+
+
+def test_a_stop_string_across_chunks(http: httpx.Client) -> None:
+    """The demo model really continues the alphabet, so this stop string really completes."""
+    body = request("stop string across chunks", model="smollm2-135m")
+    free = complete(http, body | {"stream": False, "stop": None})["choices"][0]["text"]
+    assert " I J K L" in free, "the model no longer continues the alphabet: choose another prompt for this case"
+    chunks = stream(http, body)
+    (streamed,) = sse.join(chunks)
+    assert streamed["text"] == free.partition(" I J K L")[0]
+    assert (streamed["finish_reason"], streamed["stop_reason"]) == ("stop", " I J K L")
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 9])
+def test_no_event_shows_what_a_stop_string_takes_back(http: httpx.Client, length: int) -> None:
+    """Siblings of the case, on text that the random model writes: every cut, and stops that almost complete."""
+    base = request("stop string across chunks", stop=None, stream=False, max_tokens=24)
+    free = complete(http, base)["choices"][0]["text"]
+    for start in range(0, max(1, len(free) - length), 7):
+        stop = free[start : start + length]
+        if "\ufffd" in stop:
+            continue
+        chunks = stream(http, base | {"stop": [stop, stop + "never"], "stream": True})
+        shown = ""
+        for chunk in chunks:
+            shown += "".join(choice["text"] for choice in chunk["choices"])
+            assert free.partition(stop)[0].startswith(shown)
+        assert shown == free.partition(stop)[0]
+
+
+def test_a_stop_string_that_does_not_complete_gives_its_held_back_text(http: httpx.Client) -> None:
+    base = request("stop string across chunks", stop=None, stream=False, max_tokens=8)
+    free = complete(http, base)["choices"][0]["text"]
+    (streamed,) = sse.join(stream(http, base | {"stop": free[-3:] + "x", "stream": True}))
+    assert (streamed["text"], streamed["finish_reason"]) == (free, "length")
+
+
+def test_two_ids_that_decode_alike(http: httpx.Client) -> None:
+    body = request("two ids that decode alike", temperature=0)
+    by_text = complete(http, body)["choices"][0]["logprobs"]
+    by_id = complete(http, body | {"return_tokens_as_token_ids": True})["choices"][0]["logprobs"]
+    for position, (texts, ids) in enumerate(zip(by_text["top_logprobs"], by_id["top_logprobs"], strict=True)):
+        assert len(ids) >= 20
+        assert len(texts) <= len(ids)
+        names: dict[str, float] = {}
+        for key, value in ids.items():
+            token = int(key.removeprefix("token_id:"))
+            if key == by_id["tokens"][position]:
+                name = by_text["tokens"][position]
+            else:
+                name = http.post("/v1/detokenize", json={
+                    "model": "tiny-llama", "ids": [token], "skip_special_tokens": False}).json()["text"]
+            names[name] = max(value, names.get(name, value))
+        assert texts == pytest.approx(names, abs=1e-4)
+
+
+def test_ids_that_all_decode_alike_share_one_key(http: httpx.Client) -> None:
+    """Llama 3 has a token for most single bytes; alone, those of a started character are all U+FFFD."""
+    vocabulary = [i for i in range(128, 256) if http.post("/v1/detokenize", json={
+        "model": "tiny-llama", "ids": [i]}).json()["text"] == "\ufffd"][:6]
+    assert len(vocabulary) == 6
+    body = {"model": "tiny-llama", "prompt": "é", "max_tokens": 1, "temperature": 0, "logprobs": 6,
+            "logit_bias": {str(i): 100 for i in vocabulary}}
+    by_id = complete(http, body | {"return_tokens_as_token_ids": True})["choices"][0]["logprobs"]["top_logprobs"][0]
+    assert len(by_id) >= 6
+    by_text = complete(http, body)["choices"][0]["logprobs"]["top_logprobs"][0]
+    assert len(by_text) < len(by_id)
+
+
+def test_an_empty_text_in_a_batch(http: httpx.Client) -> None:
+    error = refusal(http, request("empty text in a batch", model="smollm2-135m"))
+    assert error["param"] == "prompt"
+    answer = complete(http, request("empty text in a batch"))
+    assert answer["usage"]["prompt_tokens"] == 1
+    assert complete(http, {"model": "smollm2-135m", "prompt": "x", "max_tokens": 1})["choices"]
+
+
+@pytest.mark.parametrize("prompt", [[], [[]], [[], [1]], [""]])
+def test_prompts_without_tokens(http: httpx.Client, prompt: object) -> None:
+    error = refusal(http, request("empty batch", model="smollm2-135m", prompt=prompt))
+    assert error["param"] == "prompt"
+
+
+@pytest.mark.parametrize(("name", "param", "words"), [
+    ("negative token id", "prompt", ["-1"]),
+    ("token id past the vocabulary", "prompt", ["999999999", "128256"]),
+    ("logit_bias past the vocabulary", "logit_bias", ["999999"]),
+    ("logit_bias keys that collide", "logit_bias", ["01"]),
+    ("seed too large", "seed", []),
+    ("stream_options without stream", "stream_options", []),
+])
+def test_what_is_refused(http: httpx.Client, name: str, param: str, words: list[str]) -> None:
+    error = refusal(http, request(name))
+    assert error["param"] == param
+    assert all(word in error["message"] for word in words), error["message"]
+
+
+@pytest.mark.parametrize("past", [128256, 2**31, 2**62])
+@pytest.mark.parametrize("field", ["prompt", "stop_token_ids", "allowed_token_ids", "logit_bias"])
+def test_every_id_is_checked_against_the_vocabulary(http: httpx.Client, field: str, past: int) -> None:
+    value = {str(past): 1} if field == "logit_bias" else [past]
+    assert refusal(http, {"model": "tiny-llama", "prompt": "x", "max_tokens": 1} | {field: value})["param"] == field
+
+
+@pytest.mark.parametrize("seed", [2**63, -1, 2**64])
+def test_seeds_out_of_bounds(http: httpx.Client, seed: int) -> None:
+    assert refusal(http, request("seed too large", seed=seed))["param"] == "seed"
+    assert complete(http, request("seed too large", seed=2**63 - 1, max_tokens=1))["choices"]
+
+
+def test_null_max_tokens(http: httpx.Client) -> None:
+    """As if left out: the completion may fill the context, so it is stopped by a token here."""
+    body = request("null max_tokens", temperature=0)
+    first = complete(http, body | {"max_tokens": 1, "return_token_ids": True})["choices"][0]["token_ids"][0]
+    answer = complete(http, body | {"stop_token_ids": [first]})
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["choices"][0]["stop_reason"] == first
+
+
+def test_usage_in_a_stream(http: httpx.Client) -> None:
+    *chunks, last = stream(http, request("usage in a stream"))
+    assert chunks
+    assert all(chunk["usage"] is None for chunk in chunks)
+    assert last["choices"] == []
+    usage = last["usage"]
+    assert usage == {"prompt_tokens": 2, "completion_tokens": 4, "total_tokens": 6}
+
+
+def test_empty_stream_options(http: httpx.Client) -> None:
+    chunks = stream(http, request("empty stream_options"))
+    assert all(chunk["choices"] and "usage" not in chunk for chunk in chunks)
+
+
+@pytest.mark.parametrize("name", ["duplicate key", "NaN in the body", "lone surrogate"])
+def test_bodies_that_are_no_strict_json(http: httpx.Client, name: str) -> None:
+    refusal(http, CASES[name]["raw"], "bad_json")
+
+
+def test_a_huge_number(http: httpx.Client) -> None:
+    answer = http.post("/v1/completions", content=CASES["huge integer"]["raw"],
+                       headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+
+
+def test_deep_nesting(http: httpx.Client) -> None:
+    refusal(http, "[" * 100_000, "bad_json")
+    refusal(http, '{"a":' * 100_000, "bad_json")
+    refusal(http, '{"model":"m","prompt":' + "[" * 100_000 + "]" * 100_000 + "}", "bad_json")
+
+
+@pytest.mark.parametrize("tokens", [300, 1000])
+def test_a_seeded_prompt_longer_than_one_prefill_chunk(http: httpx.Client, tokens: int) -> None:
+    """tiny-llama prefills 256 tokens at a time."""
+    body = {"model": "tiny-llama", "prompt": [i % 1000 + 10 for i in range(tokens)], "max_tokens": 8, "seed": 1,
+            "return_token_ids": True}
+    first, second = (complete(http, body)["choices"][0]["token_ids"] for _ in range(2))
+    other = complete(http, body | {"seed": 2})["choices"][0]["token_ids"]
+    assert first == second
+    assert first != other
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_client_that_leaves_before_the_first_token(stack: Stack, http: httpx.Client, streamed: bool) -> None:
+    prompts = [[i % 1000 + 10 for i in range(j, 1500 + j)] for j in range(8)]
+    body = {"model": "tiny-llama", "prompt": prompts, "max_tokens": 500, "ignore_eos": True, "stream": streamed}
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{stack.url}/v1/completions", json=body, timeout=0.3, headers=http.headers)
+    left = time.monotonic()
+    wait_until_idle(stack, "tiny-llama")
+    assert time.monotonic() - left < 2.5
+
+
+def test_a_client_that_leaves_in_mid_stream(stack: Stack, http: httpx.Client) -> None:
+    body = request("client leaves in mid-stream", max_tokens=1900, stream=True, ignore_eos=True)
+    with http.stream("POST", "/v1/completions", json=body) as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data: ")
+    left = time.monotonic()
+    wait_until_idle(stack, "tiny-llama")
+    assert time.monotonic() - left < 2.5
+
+
+def test_the_whole_vocabulary_over_a_long_prompt(http: httpx.Client) -> None:
+    body = request("whole vocabulary over a long prompt", prompt=[100] * 1100)
+    error = refusal(http, body, "full_vocab_too_large")
+    assert error["param"] == "prompt_logprobs"
+    assert "1024" in error["message"]
+
+
+def test_every_case_has_a_test_here() -> None:
+    """A case that is added to the file without a test would pass in silence."""
+    source = Path(__file__).read_text()
+    named = {name for name in CASES if f'"{name}"' in source}
+    tested_by_text = {"client leaves before the first token", "token prompt that ends inside a character",
+                      "seeded prompt longer than one prefill chunk", "deep nesting"}
+    assert set(CASES) - named - tested_by_text == set()

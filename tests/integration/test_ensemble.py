@@ -1,0 +1,73 @@
+"""Internal tooling speaks to Triton alone: text or ids in, text, ids and log probabilities out."""
+from __future__ import annotations
+
+import json
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+
+from tests.stack import Stack
+
+
+def infer(stack: Stack, stream: bool, model: str = "tiny-llama", **inputs: Any) -> Iterator[triton.InferResult]:
+    """The responses of one request to an entry of Triton."""
+    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    with triton.InferenceServerClient(stack.grpc) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        tensors = []
+        for name, value in (inputs | {"stream": np.array([stream])}).items():
+            kind = {"O": "BYTES", "i": "INT32", "b": "BOOL"}[value.dtype.kind]
+            tensor = triton.InferInput(name, list(value.shape), kind)
+            tensor.set_data_from_numpy(value)
+            tensors.append(tensor)
+        client.async_stream_infer(model, tensors, enable_empty_final_response=True)
+        while True:
+            result, error = answers.get(timeout=60)
+            if error is not None:
+                raise error
+            response = result.get_response()
+            if response.outputs:
+                yield result
+            if response.parameters["triton_final_response"].bool_param:
+                break
+        client.stop_stream(cancel_requests=True)
+
+
+def text(value: str) -> np.ndarray:
+    return np.array([value.encode()], dtype=object)
+
+
+def sampling(**fields: Any) -> np.ndarray:
+    return text(json.dumps(fields))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_text_in_and_text_out(stack: Stack, stream: bool) -> None:
+    results = list(infer(stack, stream, "smollm2-135m", text_input=text("The capital of France is"),
+                         sampling=sampling(max_tokens=4, temperature=0)))
+    joined = b"".join(part for r in results if (out := r.as_numpy("text")) is not None for part in out)
+    assert joined.decode().startswith(" Paris")
+    assert len(results) > 1 if stream else len(results) == 1
+    assert results[-1].as_numpy("finish_reason").tolist() == [b"length"]
+
+
+def test_ids_and_text_are_the_same_prompt(stack: Stack) -> None:
+    fields = sampling(max_tokens=4, temperature=0, logprobs=2)
+    (by_text,) = infer(stack, False, text_input=text("The sky is"), sampling=fields)
+    (by_ids,) = infer(stack, False, input_ids=np.array([128000, 791, 13180, 374], np.int32), sampling=fields)
+    assert by_text.as_numpy("token_ids").tolist() == by_ids.as_numpy("token_ids").tolist()
+    assert by_text.as_numpy("logprobs").shape == (4, 3)
+    assert np.allclose(by_text.as_numpy("logprobs"), by_ids.as_numpy("logprobs"), atol=1e-4)
+
+
+@pytest.mark.parametrize("fields", [
+    {"temprature": 1}, {"temperature": "1"}, {"max_tokens": 0}, {"max_tokens": 5000}, {"n": 2, "temperature": 0},
+    {"stop": [""]}, {"stop_token_ids": [128256]}, {"best_of": 2}])
+def test_the_engine_is_as_strict_as_the_api(stack: Stack, fields: dict[str, Any]) -> None:
+    with pytest.raises(Exception, match="(?i)" + next(iter(fields))[:5]):
+        list(infer(stack, False, text_input=text("x"), sampling=sampling(**fields)))
+    assert list(infer(stack, False, text_input=text("x"), sampling=sampling(max_tokens=1)))
