@@ -1,0 +1,80 @@
+"""A thousand requests, two hundred of them broken off, leave nothing behind."""
+from __future__ import annotations
+
+import concurrent.futures
+import random
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+
+from tests.engine import wait_until_idle
+from tests.stack import Stack
+
+REQUESTS, BROKEN, AT_ONCE = 1000, 200, 32
+#: A process may keep this much more than before: allocators return memory in steps.
+SLACK_BYTES = 48 * 2**20
+
+
+def one(stack: Stack, key: str, number: int, breaks: bool) -> str:
+    """One request; `breaks` leaves it at a random moment."""
+    random_ = random.Random(number)
+    body = {"model": "tiny-llama", "prompt": f"Request {number} says", "max_tokens": random_.choice([4, 16, 32]),
+            "stream": random_.random() < 0.5 or breaks, "n": random_.choice([1, 1, 2]), "ignore_eos": True,
+            "logprobs": random_.choice([None, 2]), "echo": random_.random() < 0.2}
+    if breaks:
+        body |= {"max_tokens": 400, "n": 2}
+    headers = {"Authorization": f"Bearer {key}"}
+    try:
+        with httpx.stream("POST", f"{stack.url}/v1/completions", json=body, headers=headers, timeout=120) as answer:
+            assert answer.status_code == 200, answer.read()
+            if breaks:
+                lines = answer.iter_lines()
+                for _ in range(random_.choice([0, 1, 8])):
+                    next(lines)
+                return "broken off"
+            answer.read()
+            return "answered"
+    except httpx.HTTPError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def run(stack: Stack, first: int) -> dict[str, int]:
+    numbers = range(first, first + REQUESTS + BROKEN)
+    breaking = set(random.Random(first).sample(list(numbers), BROKEN))
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        key = stack.key
+        outcomes = list(pool.map(lambda n: one(stack, key, n, n in breaking), numbers))
+    return {outcome: outcomes.count(outcome) for outcome in set(outcomes)}
+
+
+def measure(stack: Stack) -> dict[int, tuple[str, int, int, int]]:
+    """Of every process: its command, resident bytes, threads, and open files and sockets."""
+    found = {}
+    for process in [psutil.Process(stack.process.pid), *psutil.Process(stack.process.pid).children(recursive=True)]:
+        command = " ".join(process.cmdline()) or process.name()
+        found[process.pid] = (command, process.memory_info().rss, process.num_threads(), process.num_fds())
+    return found
+
+
+def regions() -> int:
+    """Shared-memory files of ours and of Triton's."""
+    return sum(1 for _ in Path("/dev/shm").iterdir())
+
+
+def test_a_thousand_requests_leave_nothing_behind(stack: Stack) -> None:
+    assert run(stack, 0) == {"answered": REQUESTS, "broken off": BROKEN}  # caches and pools fill up here
+    wait_until_idle(stack, "tiny-llama")
+    before, shared = measure(stack), regions()
+    assert run(stack, 10_000) == {"answered": REQUESTS, "broken off": BROKEN}
+    wait_until_idle(stack, "tiny-llama")
+    time.sleep(2)
+    after = measure(stack)
+    assert after.keys() == before.keys(), "a process died or was left behind"
+    assert regions() == shared
+    for pid, (command, memory, threads, files) in before.items():
+        _, memory_now, threads_now, files_now = after[pid]
+        assert memory_now - memory < SLACK_BYTES, command
+        assert threads_now <= threads + 1, command
+        assert files_now <= files + 2, command
