@@ -85,14 +85,14 @@ def test_streamed_echo_offsets_equal_unstreamed(http: httpx.Client, model: str) 
 @pytest.mark.parametrize("text", ["🙂", "é", "日本", "👩‍👩‍👧"])
 @pytest.mark.parametrize("model", ["tiny-llama", "smollm2-135m"])
 def test_a_token_prompt_that_ends_inside_a_character(http: httpx.Client, model: str, text: str) -> None:
-    ids = http.post("/v1/tokenize", json={"model": model, "prompt": text}).json()["ids"]
+    ids = http.post("/v1/tokenize", json={"model": model, "prompt": text}).json()["tokens"]
     if len(ids) < 2:
         pytest.skip("one token holds the whole text, so no prefix of it ends inside a character")
     body = request("token prompt that ends inside a character", model=model, prompt=ids[:-1], return_token_ids=True)
     whole = complete(http, body)["choices"][0]
     (streamed,) = sse.join(stream(http, body))
     assert streamed["text"] == whole["text"]
-    alone = http.post("/v1/detokenize", json={"model": model, "ids": whole["token_ids"]}).json()["text"]
+    alone = http.post("/v1/detokenize", json={"model": model, "tokens": whole["token_ids"]}).json()["prompt"]
     assert whole["text"] == alone
 
 
@@ -145,7 +145,7 @@ def test_two_ids_that_decode_alike(http: httpx.Client) -> None:
                 name = by_text["tokens"][position]
             else:
                 name = http.post("/v1/detokenize", json={
-                    "model": "tiny-llama", "ids": [token], "skip_special_tokens": False}).json()["text"]
+                    "model": "tiny-llama", "tokens": [token]}).json()["prompt"]
             names[name] = max(value, names.get(name, value))
         assert texts == pytest.approx(names, abs=1e-4)
 
@@ -153,7 +153,7 @@ def test_two_ids_that_decode_alike(http: httpx.Client) -> None:
 def test_ids_that_all_decode_alike_share_one_key(http: httpx.Client) -> None:
     """Llama 3 has a token for most single bytes; alone, those of a started character are all U+FFFD."""
     vocabulary = [i for i in range(128, 256) if http.post("/v1/detokenize", json={
-        "model": "tiny-llama", "ids": [i]}).json()["text"] == "\ufffd"][:6]
+        "model": "tiny-llama", "tokens": [i]}).json()["prompt"] == "\ufffd"][:6]
     assert len(vocabulary) == 6
     body = {"model": "tiny-llama", "prompt": "é", "max_tokens": 1, "temperature": 0, "logprobs": 6,
             "logit_bias": {str(i): 100 for i in vocabulary}}

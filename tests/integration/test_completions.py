@@ -22,7 +22,7 @@ def test_the_sky_is_four_tokens(client: openai.OpenAI, http: httpx.Client) -> No
     text = client.completions.create(model="tiny-llama", prompt="The sky is", max_tokens=8, temperature=0)
     assert text.usage is not None
     assert text.usage.prompt_tokens == 4
-    ids = http.post("/v1/tokenize", json={"model": "tiny-llama", "prompt": "The sky is"}).json()["ids"]
+    ids = http.post("/v1/tokenize", json={"model": "tiny-llama", "prompt": "The sky is"}).json()["tokens"]
     assert len(ids) == 4
     by_ids = client.completions.create(model="tiny-llama", prompt=ids, max_tokens=8, temperature=0)
     assert by_ids.usage == text.usage

@@ -1,0 +1,95 @@
+"""POST /v1/completions: reads the body, walks the request, and writes its answer whole or as events."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import orjson
+import structlog
+from flask import Blueprint, Response, g, request
+
+from frontend.api.answers import api_error, error_body
+from frontend.api.auth import require_caller
+from frontend.api.body import json_body
+from frontend.api.compression import choose, compress
+from frontend.api.disconnect import DisconnectWatcher
+from frontend.api.parts import parts
+from frontend.completions.plan import Plan
+from frontend.completions.walk import Limits, Run, asks_whole_vocabulary, plan_request
+from frontend.inference import Cancelled
+from frontend.schemas.completions import load_completion
+
+bp = Blueprint("completions", __name__)
+_log = structlog.get_logger(__name__)
+_watcher = DisconnectWatcher()
+
+
+class Cancellation:
+    """Cancels the work on the engine once, also when the client left before that work began."""
+
+    def __init__(self) -> None:
+        self._cancel: Callable[[], object] | None = None
+        self._fired = False
+
+    def arm(self, cancel: Callable[[], object]) -> None:
+        """The work has begun, and `cancel` stops it."""
+        self._cancel = cancel
+        if self._fired:
+            cancel()
+
+    def fire(self) -> None:
+        """The client has gone."""
+        self._fired = True
+        if self._cancel is not None:
+            self._cancel()
+
+
+@bp.post("/v1/completions")
+def create_completion() -> Response:
+    """Complete prompts. Everything that can be refused is refused before the answer begins."""
+    settings, inference = parts().settings, parts().inference
+    asked = load_completion(json_body(), settings.max_total_tokens)
+    require_caller("completions")
+    limits = Limits(settings.max_total_tokens, settings.request_timeout_seconds)
+    plan = plan_request(asked, inference, limits)
+    cancellation = Cancellation()
+    with ExitStack() as stack:
+        stack.enter_context(_watcher.watch(request.environ, cancellation.fire))
+        run = Run(plan, inference, g.request_id, limits, cancellation.arm)
+        stack.callback(run.close)
+        try:
+            run.begin()
+            if not asked.stream:
+                return _whole(run.body(), plan)
+        except Cancelled:
+            return Response(status=499)  # nobody is there to read it; the number is for the log
+        answer = Response(_events(run, settings.max_body_bytes), content_type="text/event-stream; charset=utf-8")
+        answer.headers["Cache-Control"] = "no-cache"
+        answer.headers["X-Accel-Buffering"] = "no"  # tells nginx to pass each event on at once
+        answer.call_on_close(stack.pop_all().close)
+        return answer
+
+
+def _whole(body: Iterator[bytes], plan: Plan) -> Response:
+    """The unstreamed answer: in one piece, or as it is rendered where it is too large to stand in memory."""
+    if not asks_whole_vocabulary(plan):
+        return Response(b"".join(body), content_type="application/json")
+    coding = choose(request.accept_encodings)
+    answer = Response(compress(body, coding) if coding else body, content_type="application/json")
+    if coding:
+        answer.headers["Content-Encoding"] = coding
+    answer.headers["Vary"] = "Accept-Encoding"
+    return answer
+
+
+def _events(run: Run, max_body_bytes: int) -> Iterator[bytes]:
+    """The events. An error in mid-stream is one event of its own, after which the stream ends without `[DONE]`."""
+    log = _log.bind(**structlog.contextvars.get_contextvars())
+    try:
+        yield from run.events()
+    except Cancelled:
+        return
+    except Exception as raised:
+        error = api_error(raised, max_body_bytes)
+        log.error("a stream broke off", code=error.code, exc_info=raised)
+        yield b"data: " + orjson.dumps(error_body(error)) + b"\n\n"
