@@ -69,6 +69,12 @@ class InvalidApiKey(ApiError):
     status, type, code = 401, "authentication_error", "invalid_api_key"
 
 
+class PermissionDenied(ApiError):
+    """403: the key is good, and lacks the scope that the route needs."""
+
+    status, type, code = 403, "permission_error", "missing_scope"
+
+
 class ModelNotFound(ApiError):
     """404: no model of that id is served."""
 

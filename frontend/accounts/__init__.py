@@ -1,0 +1,1 @@
+"""People, their API keys, and who a caller is."""

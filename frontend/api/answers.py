@@ -1,0 +1,88 @@
+"""Writes answers: JSON bodies, and every error in OpenAI's shape. The one place that turns exceptions into statuses."""
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import structlog
+from flask import Flask, Response
+from werkzeug import exceptions as http
+
+from frontend.errors import (
+    ApiError,
+    InternalError,
+    InvalidApiKey,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    Problem,
+    RequestTooLarge,
+)
+
+#: Seconds after which a caller may try again what a part of ours could not do.
+RETRY_AFTER = 5
+
+_log = structlog.get_logger(__name__)
+
+
+def json_answer(body: Any, status: int = 200) -> Response:
+    """A JSON answer."""
+    return Response(orjson.dumps(body), status, content_type="application/json")
+
+
+def error_answer(error: ApiError) -> Response:
+    """The answer for an error, with the headers that its status asks for."""
+    answer = json_answer(error_body(error), error.status)
+    if error.status == 503:
+        answer.headers["Retry-After"] = str(RETRY_AFTER)
+    if isinstance(error, InvalidApiKey):
+        answer.headers["WWW-Authenticate"] = "Bearer"
+    answer.headers.update(error.headers)
+    return answer
+
+
+def error_body(error: ApiError) -> dict[str, Any]:
+    """OpenAI's shape of an error: also the data of an error event in mid-stream."""
+    body: dict[str, Any] = {
+        "message": error.message, "type": error.type, "param": error.param, "code": error.code,
+    }
+    if error.details:
+        body["details"] = [_detail(problem) for problem in error.details]
+    elif isinstance(error, InvalidRequest):
+        body["details"] = [_detail(Problem(error.message, error.param))]
+    return {"error": body}
+
+
+def api_error(error: Exception, max_body_bytes: int) -> ApiError:
+    """The API's error for any exception. What is none of ours is a bug, whose text the caller does not see."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, http.NotFound):
+        return NotFound("There is no such path. GET /openapi.json lists them all.")
+    if isinstance(error, http.MethodNotAllowed):
+        allowed = ", ".join(sorted(error.valid_methods or ()))
+        return MethodNotAllowed(f"This path takes {allowed}.", headers={"Allow": allowed})
+    if isinstance(error, http.RequestEntityTooLarge):
+        # The rest of the body stays unread, so the connection can't carry another request.
+        limit = f"{max_body_bytes // 2**20} MB"
+        return RequestTooLarge(f"The body is larger than {limit}.", headers={"Connection": "close"})
+    if isinstance(error, http.HTTPException) and error.code is not None and 400 <= error.code < 500:
+        return InvalidRequest("The request is not valid HTTP.")
+    return InternalError("This is a bug in Strata. Its operators find it in the logs by this answer's x-request-id.")
+
+
+def handle_errors(app: Flask, max_body_bytes: int) -> None:
+    """Answer every exception that leaves a route, and log those that are our fault."""
+
+    @app.errorhandler(Exception)
+    def _handle(raised: Exception) -> Response:
+        error = api_error(raised, max_body_bytes)
+        if isinstance(error, InternalError):
+            _log.error("internal error", exc_info=raised)
+        elif error.status >= 500:
+            _log.warning("unavailable", code=error.code, exc_info=raised)
+        return error_answer(error)
+
+
+def _detail(problem: Problem) -> dict[str, Any]:
+    return {"param": problem.param, "message": problem.message}

@@ -1,0 +1,56 @@
+"""GET /v1/models and /v1/models/{id}: what is served, and the facts that a caller needs before asking."""
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Blueprint, Response
+
+from frontend.api.answers import json_answer
+from frontend.api.auth import require_caller
+from frontend.api.parts import parts
+from frontend.inference import ModelCard
+
+bp = Blueprint("models", __name__)
+
+
+@bp.get("/v1/models")
+def list_models() -> Response:
+    """Every model that is served, Warm or Cold."""
+    require_caller()
+    inference = parts().inference
+    cards = inference.models()
+    states = inference.states([card.id for card in cards])
+    return json_answer({"object": "list", "data": [_shown(card, states[card.id]) for card in cards]})
+
+
+@bp.get("/v1/models/<path:model>")
+def get_model(model: str) -> Response:
+    """One model."""
+    require_caller()
+    inference = parts().inference
+    card = inference.model(model)
+    return json_answer(_shown(card, inference.state(card.id)))
+
+
+def _shown(card: ModelCard, state: str) -> dict[str, Any]:
+    return {
+        "id": card.id,
+        "object": "model",
+        "created": card.created,
+        "owned_by": "strata",
+        "checkpoint": card.checkpoint,
+        "revision": card.revision,
+        "fingerprint": card.fingerprint,
+        "state": state,
+        "gpu_shape": card.gpu_shape,
+        "capabilities": {
+            "max_model_len": card.max_model_len,
+            "vocab_size": card.vocab_size,
+            "n_layers": card.n_layers,
+            "hidden_size": card.hidden_size,
+            "max_logprobs": card.max_logprobs,
+            "full_vocab_max_prompt_tokens": card.full_vocab_max_prompt_tokens,
+            "full_vocab_max_completion_tokens": card.full_vocab_max_completion_tokens,
+            "bos_token": card.bos_token,
+        },
+    }

@@ -1,0 +1,29 @@
+"""The parts that routes work with: made once by the application, reached through the current one."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from flask import current_app
+from redis import Redis
+
+from frontend.db import Database
+from frontend.inference import Inference
+from frontend.settings import Settings
+
+EXTENSION = "strata"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything that lives as long as the process."""
+
+    settings: Settings
+    database: Database
+    redis: Redis
+    inference: Inference
+
+
+def parts() -> Parts:
+    """The current application's parts."""
+    return cast(Parts, current_app.extensions[EXTENSION])

@@ -1,0 +1,71 @@
+"""The Flask application: makes the parts, registers the routes, and gives each answer its request id."""
+from __future__ import annotations
+
+import time
+
+import structlog
+from flask import Flask, Response, g, request
+from redis import Redis
+
+from frontend import logs
+from frontend.accounts.keys import random_text
+from frontend.api import chat, completions, health, models, openapi, tokenize
+from frontend.api.answers import handle_errors
+from frontend.api.parts import EXTENSION, Parts
+from frontend.db import Database
+from frontend.db.migrate import migrate
+from frontend.inference import Inference
+from frontend.settings import Settings
+
+_log = structlog.get_logger(__name__)
+
+
+def create_app(settings: Settings | None = None) -> Flask:
+    """The application, its database brought up to date. Make it in the process that serves it, after any fork."""
+    settings = settings or Settings.from_environment()
+    logs.configure(settings.log_level)
+    database = Database(settings.database_url)
+    migrate(database)
+
+    app = Flask(__name__, static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
+    # A path is what it says: no redirect, which would lose the body of a POST.
+    app.url_map.strict_slashes = True
+    app.url_map.merge_slashes = False
+    app.extensions[EXTENSION] = Parts(settings, database, _redis(settings.redis_url), Inference(settings.triton_urls))
+    handle_errors(app, settings.max_body_bytes)
+    _identify_requests(app)
+    for module in (health, models, completions, tokenize, chat, openapi):
+        app.register_blueprint(module.bp)
+    return app
+
+
+def _redis(url: str) -> Redis:
+    """A client that gives up quickly; it connects when it is first used."""
+    client: Redis = Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2)
+    return client
+
+
+def _identify_requests(app: Flask) -> None:
+    """Give each request an id of ours, in its answer and in its log lines, and log how it ended."""
+
+    @app.before_request
+    def _begin() -> None:
+        g.request_id = f"req_{random_text(24)}"
+        g.started = time.perf_counter()
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id=g.request_id)
+
+    @app.after_request
+    def _end(answer: Response) -> Response:
+        answer.headers["x-request-id"] = g.request_id
+        line = _log.bind(
+            **structlog.contextvars.get_contextvars(),
+            method=request.method,
+            route=request.url_rule.rule if request.url_rule else None,
+            status=answer.status_code,
+        )
+        started = g.started
+        # A stream ends long after its head is written, and on a server's thread outside of the request's context.
+        answer.call_on_close(lambda: line.info("request", milliseconds=round((time.perf_counter() - started) * 1e3, 1)))
+        return answer

@@ -1,0 +1,6 @@
+"""The database: tables, migrations, and every SQL statement of the frontend. Nothing outside this package knows SQL."""
+from __future__ import annotations
+
+from frontend.db.engine import Database
+
+__all__ = ["Database"]

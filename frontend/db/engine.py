@@ -1,0 +1,83 @@
+"""Connections to SQLite or PostgreSQL, and short transactions on them."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from frontend.errors import Unavailable
+
+#: Seconds that a statement waits for SQLite's write lock, a connection attempt for PostgreSQL, a thread for the pool.
+PATIENCE = 5
+
+
+class Database:
+    """One pool of connections. Threads share it; a forked process must make its own.
+
+    Never hold a transaction while Inference works. A database that can't be reached raises Unavailable.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.engine = _sqlite_engine(url) if is_sqlite(url) else _postgresql_engine(url)
+        self._writing = self.engine.execution_options(strata_writes=True)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that only reads: one consistent view."""
+        with _as_unavailable(), self.engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that writes. SQLite takes the write lock at once, so that it can't lose a race halfway."""
+        with _as_unavailable(), self._writing.begin() as connection:
+            yield connection
+
+    def ping(self) -> None:
+        """Raises Unavailable unless the database answers."""
+        with self.read() as connection:
+            connection.execute(text("SELECT 1"))
+
+    def close(self) -> None:
+        """Close every idle connection."""
+        self.engine.dispose()
+
+
+def is_sqlite(url: str) -> bool:
+    """Whether the URL names SQLite."""
+    return make_url(url).get_backend_name() == "sqlite"
+
+
+@contextmanager
+def _as_unavailable() -> Iterator[None]:
+    try:
+        yield
+    except (OperationalError, InterfaceError, PoolTimeout) as error:
+        raise Unavailable("The database does not answer. Try again in a moment.") from error
+
+
+def _sqlite_engine(url: str) -> Engine:
+    engine = create_engine(url, hide_parameters=True, pool_size=10, max_overflow=90, pool_timeout=PATIENCE,
+                           connect_args={"timeout": PATIENCE})
+
+    @event.listens_for(engine, "connect")
+    def _connected(connection: Any, _record: object) -> None:
+        connection.isolation_level = None  # the driver must not begin transactions by itself: `_begin` does
+        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("strata_writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _postgresql_engine(url: str) -> Engine:
+    return create_engine(url, hide_parameters=True, pool_size=10, max_overflow=90, pool_timeout=PATIENCE,
+                         pool_pre_ping=True, connect_args={"connect_timeout": PATIENCE})

@@ -1,0 +1,1 @@
+"""alembic's migrations, oldest first in `versions/`."""

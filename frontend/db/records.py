@@ -1,0 +1,40 @@
+"""Rows as the rest of the frontend sees them: frozen, without SQL and without secrets."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True)
+class Account:
+    """A person. `role` is `admin` or `member`."""
+
+    id: str
+    email: str
+    role: str
+    created_at: datetime
+    disabled: bool
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    """A key without its secret; `prefix` is the part that people may see."""
+
+    id: str
+    account_id: str
+    name: str
+    prefix: str
+    scopes: frozenset[str]
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+
+
+@dataclass(frozen=True)
+class KeyCheck:
+    """What a key check needs to know: the key, and whether its account is disabled."""
+
+    key: ApiKey
+    sha256: str
+    disabled: bool
