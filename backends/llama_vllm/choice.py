@@ -1,0 +1,157 @@
+"""One choice as vLLM sees it: the request that goes to the engine and the state that collects what comes back.
+
+vLLM's RequestState makes objects for its own API servers out of every token. This one keeps text pieces and numpy
+rows until they are asked for. Every choice is a request of its own, also when n > 1: prompt log probabilities are then
+computed once, and each choice can be sent as soon as it has something to say.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from vllm import SamplingParams
+from vllm.inputs.engine import tokens_input
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.output_processor import RequestState
+
+from backends.llama_vllm.completion import CompletionText
+from backends.llama_vllm.logprobs import Rows, rows_of
+from backends.llama_vllm.sampling import Sampling
+from backends.text import TokenTable
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a choice ended: vLLM's reason, and for a stop the stop string or the stop token's id (None: end-of-text)."""
+
+    reason: FinishReason
+    stop_reason: str | int | None
+
+
+class LogprobRows:
+    """Collects a choice's rows. `update_from_output` is what vLLM's OutputProcessor calls on a logprobs processor."""
+
+    def __init__(self, sampling: Sampling, vocab_size: int) -> None:
+        self._k = sampling.logprobs
+        self._prompt_k = sampling.prompt_logprobs
+        self._vocab_size = vocab_size
+        self.generated: list[Rows] = []
+        self.prompt: Rows | None = None
+
+    def update_from_output(self, output: EngineCoreOutput) -> None:
+        """Takes the rows of one engine step."""
+        if output.new_logprobs is not None and self._k is not None:
+            ids, values, ranks, _ = output.new_logprobs
+            self.generated.append(rows_of(ids, values, ranks, self._k, self._vocab_size))
+        if output.new_prompt_logprobs_tensors is not None and self._prompt_k is not None:
+            ids, values, ranks, *_ = output.new_prompt_logprobs_tensors
+            self.prompt = rows_of(ids, values, ranks, self._prompt_k, self._vocab_size)
+
+
+class ChoiceState(RequestState):  # type: ignore[misc]
+    """A choice in flight. `changed` is called, in the engine's event loop, when there is something to send."""
+
+    def __init__(
+        self,
+        request: EngineCoreRequest,
+        index: int,
+        sampling: Sampling,
+        table: TokenTable,
+        changed: Callable[[], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self.completion = CompletionText(table, sampling)
+        self.rows = LogprobRows(sampling, len(table.bytes))
+        self.ending: Ending | None = None
+        self._changed = changed
+        self._failed = failed
+        super().__init__(
+            request_id=request.request_id,
+            external_req_id=request.external_req_id,
+            parent_req=None,
+            request_index=index,
+            lora_request=None,
+            output_kind=RequestOutputKind.DELTA,
+            prompt=None,
+            prompt_token_ids=request.prompt_token_ids,
+            prompt_embeds=None,
+            logprobs_processor=self.rows,
+            detokenizer=self.completion,
+            max_tokens_param=sampling.max_tokens,
+            arrival_time=request.arrival_time,
+            queue=self,
+            log_stats=True,
+            stream_interval=1,
+        )
+
+    def make_request_output(
+        self,
+        new_token_ids: list[int],
+        pooling_output: Any,
+        finish_reason: FinishReason | None,
+        stop_reason: int | str | None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        """Called once per engine step, after `completion` and `rows` have taken their part of it."""
+        if finish_reason is not None:
+            self.ending = Ending(finish_reason, stop_reason)
+        self._changed()
+
+    def put(self, error: Exception) -> None:
+        """What the OutputProcessor calls when the engine has died. Nothing else is put, since no output is made."""
+        self._failed(error)
+
+
+def engine_request(engine: AsyncLLM, request_id: str, prompt_ids: list[int], params: SamplingParams) -> Any:
+    """The engine's request for one choice. Raises vLLM's validation errors (ValueError)."""
+    request = engine.input_processor.process_inputs(
+        request_id, tokens_input(prompt_ids), params, supported_tasks=("generate",), arrival_time=time.time()
+    )
+    engine.input_processor.assign_request_id(request)
+    return request
+
+
+async def start(engine: AsyncLLM, request: EngineCoreRequest, state: ChoiceState) -> None:
+    """Hands a request to the engine: what AsyncLLM.add_request does, with our state in place of vLLM's."""
+    processor = engine.output_processor
+    processor.request_states[state.request_id] = state
+    processor.external_req_ids[state.external_req_id].append(state.request_id)
+    await engine.engine_core.add_request_async(request)
+
+
+def vllm_params(sampling: Sampling, index: int) -> SamplingParams:
+    """Choice `index` of a request, every field given. Only the first choice computes the prompt's log probabilities."""
+    return SamplingParams(
+        n=1,
+        max_tokens=sampling.max_tokens,
+        min_tokens=sampling.min_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=max(sampling.top_k, 0),
+        min_p=sampling.min_p,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        repetition_penalty=sampling.repetition_penalty,
+        seed=None if sampling.seed is None else sampling.seed + index,
+        # Stop strings are found by CompletionText.
+        stop=None,
+        stop_token_ids=list(sampling.stop_token_ids),
+        ignore_eos=sampling.ignore_eos,
+        logprobs=sampling.logprobs,
+        prompt_logprobs=sampling.prompt_logprobs if index == 0 else None,
+        logit_bias=dict(sampling.logit_bias) or None,
+        allowed_token_ids=None if sampling.allowed_token_ids is None else list(sampling.allowed_token_ids),
+        bad_words=list(sampling.bad_words),
+        detokenize=True,
+        skip_special_tokens=sampling.skip_special_tokens,
+        spaces_between_special_tokens=sampling.spaces_between_special_tokens,
+        include_stop_str_in_output=sampling.include_stop_str_in_output,
+        output_kind=RequestOutputKind.DELTA,
+        skip_clone=True,
+    )

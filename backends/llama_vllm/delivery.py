@@ -1,0 +1,212 @@
+"""One request in flight: its choices, what of them has been sent, and how it ends.
+
+Everything here runs in the engine's event loop, except that large answers are sent by a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from enum import Enum
+from typing import Protocol
+
+from vllm.v1.engine import FinishReason
+
+from backends.llama_vllm.choice import ChoiceState, Ending
+from backends.llama_vllm.completion import News
+from backends.llama_vllm.logprobs import WHOLE_VOCABULARY
+from backends.llama_vllm.outputs import Message, choice_messages, prompt_messages, rows_per_message
+from backends.llama_vllm.sampling import Sampling
+
+#: Messages larger than this together are sent by a thread: copying them would stop every other stream.
+LARGE_BYTES = 2**20
+
+
+class Failure(Enum):
+    """Why a request ended without an answer."""
+
+    INVALID_ARGUMENT = "INVALID_ARG"
+    UNAVAILABLE = "UNAVAILABLE"
+    CANCELLED = "CANCELLED"
+    INTERNAL = "INTERNAL"
+
+
+class Caller(Protocol):
+    """Who asked, and gets the responses."""
+
+    def send(self, message: Message, final: bool) -> None:
+        """Sends one response; final closes the request."""
+
+    def fail(self, failure: Failure, message: str) -> None:
+        """Closes the request with an error of one line."""
+
+    def cancelled(self) -> bool:
+        """Whether the caller has gone away."""
+
+
+class Delivery:
+    """Sends what the choices of one request have to say, in order, as soon as the pace allows.
+
+    The first news go out at once. After that, what comes within `pace()` seconds is sent together, because the cost of
+    streaming is per response. Prompt log probabilities go before everything else.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        sampling: Sampling,
+        prompt_tokens: int,
+        stream: bool,
+        pace: Callable[[], float],
+        large_answers: Executor,
+        closed: Callable[[Delivery], None],
+    ) -> None:
+        self.caller = caller
+        self.choices: list[ChoiceState] = []
+        self._stream = stream
+        self._awaits_prompt_rows = sampling.prompt_logprobs is not None and prompt_tokens > 1
+        self._whole_vocabulary = sampling.logprobs == WHOLE_VOCABULARY
+        self._pace = pace
+        self._large_answers = large_answers
+        self._on_closed = closed
+        self._loop = asyncio.get_running_loop()
+        self._unfinished = sampling.n
+        self._reported: set[int] = set()
+        self._next_send = 0.0
+        self._scheduled = False
+        self._sending = False
+        self._failure: tuple[Failure, str] | None = None
+        self.closed = False
+
+    def changed(self) -> None:
+        """Something happened to a choice: plans a delivery if there may be something to send."""
+        if self._scheduled or self._sending or self.closed:
+            return
+        wait = self._next_send - self._loop.time() if self._stream else 0.0
+        if wait > 0:
+            self._scheduled = True
+            self._loop.call_later(wait, self._deliver)
+        elif self._stream or self._has_to_go_now():
+            # Not right away: the other choices of this engine step come first.
+            self._scheduled = True
+            self._loop.call_soon(self._deliver)
+
+    def fail(self, failure: Failure, message: str) -> None:
+        """Ends the request with an error, unless it has ended already."""
+        if self.closed:
+            return
+        self.closed = True
+        self._failure = (failure, message)
+        if not self._sending:
+            self._close()
+
+    def _has_to_go_now(self) -> bool:
+        """Whether an answer that is not streamed has a part that is complete."""
+        if self._awaits_prompt_rows and self.choices[0].rows.prompt is not None:
+            return True
+        return any(self._complete(choice) for choice in self.choices if choice.request_index not in self._reported)
+
+    def _complete(self, choice: ChoiceState) -> bool:
+        if choice.ending is not None:
+            return True
+        if not self._whole_vocabulary or not choice.rows.generated:
+            return False
+        row_bytes = choice.rows.generated[0].values.nbytes
+        return len(choice.rows.generated) >= rows_per_message(row_bytes)
+
+    def _deliver(self) -> None:
+        self._scheduled = False
+        if self._sending or self.closed:
+            return
+        broken = [choice.ending.reason for choice in self.choices if choice.ending and not _answers(choice.ending)]
+        if broken:
+            self.fail(Failure.INTERNAL, f"the engine gave up on the request: {broken[0]}")
+            return
+        messages = self._collect()
+        if not messages:
+            return
+        self._next_send = self._loop.time() + self._pace()
+        if sum(array.nbytes for message in messages for array in message.values()) > LARGE_BYTES:
+            self._sending = True
+            sent = self._loop.run_in_executor(self._large_answers, self._send, messages)
+            sent.add_done_callback(self._large_sent)
+            return
+        try:
+            self._send(messages)
+        except Exception as error:
+            self.fail(Failure.INTERNAL, _could_not_send(error))
+        else:
+            self._after_sending()
+
+    def _collect(self) -> list[Message]:
+        messages: list[Message] = []
+        if self._awaits_prompt_rows:
+            rows = self.choices[0].rows.prompt
+            if rows is None:
+                return messages
+            self._awaits_prompt_rows = False
+            self.choices[0].rows.prompt = None
+            messages += prompt_messages(rows)
+        for choice in self.choices:
+            if choice.request_index in self._reported:
+                continue
+            if self._stream or choice.ending is not None:
+                messages += self._news(choice)
+            elif self._complete(choice):
+                rows_ahead, choice.rows.generated = choice.rows.generated, []
+                messages += choice_messages(choice.request_index, News(), rows_ahead, None, None)
+        return messages
+
+    def _news(self, choice: ChoiceState) -> list[Message]:
+        ending = choice.ending
+        if ending is None:
+            finish_reason = stop_reason = None
+        else:
+            finish_reason, stop_reason = str(ending.reason), ending.stop_reason
+            self._reported.add(choice.request_index)
+            self._unfinished -= 1
+        rows, choice.rows.generated = choice.rows.generated, []
+        news = choice.completion.take(finished=ending is not None)
+        return list(choice_messages(choice.request_index, news, rows, finish_reason, stop_reason))
+
+    def _send(self, messages: list[Message]) -> bool:
+        """Sends in order, freeing each message once it is sent; whether the last one closed the request."""
+        final = self._unfinished == 0
+        messages.reverse()
+        while messages and self._failure is None:
+            message = messages.pop()
+            self.caller.send(message, final=final and not messages)
+        return final and not messages
+
+    def _large_sent(self, sent: asyncio.Future[bool]) -> None:
+        self._sending = False
+        if error := sent.exception():
+            self._failure = self._failure or (Failure.INTERNAL, _could_not_send(error))
+            self.closed = True
+            self._close()
+        elif self._failure is not None:
+            if sent.result():
+                self._failure = None
+            self._close()
+        else:
+            self._after_sending()
+            self.changed()
+
+    def _after_sending(self) -> None:
+        if self._unfinished == 0:
+            self.closed = True
+            self._close()
+
+    def _close(self) -> None:
+        if self._failure is not None:
+            self.caller.fail(*self._failure)
+        self._on_closed(self)
+
+
+def _answers(ending: Ending) -> bool:
+    return ending.reason in (FinishReason.STOP, FinishReason.LENGTH)
+
+
+def _could_not_send(error: BaseException) -> str:
+    return f"the answer could not be sent: {error}".splitlines()[0]

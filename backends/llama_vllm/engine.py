@@ -1,0 +1,257 @@
+"""The engine: vLLM's AsyncLLM in an event loop of its own thread, and the requests that it serves.
+
+Started once per model. If the engine's processes die, requests in flight fail and a new engine is started in place,
+so the model heals without anybody loading it again; meanwhile requests are refused at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import os
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.platforms import current_platform
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from backends.checkpoints import local_folder, tokenizer_folder
+from backends.llama_vllm.choice import ChoiceState, engine_request, start, vllm_params
+from backends.llama_vllm.delivery import Caller, Delivery, Failure
+from backends.llama_vllm.metrics import Figures, Publisher, count_steps
+from backends.llama_vllm.sampling import InvalidRequest, Limits, Sampling
+from backends.text import TokenTable, load_tokenizer
+
+log = logging.getLogger(__name__)
+
+#: How often callers are asked whether they have gone away.
+SWEEP_SECONDS = 0.25
+#: How often figures are passed on to Triton.
+PUBLISH_SECONDS = 1.0
+#: Responses of one stream are this much further apart for each stream in flight, and never further than the most.
+#: A single stream is sent token by token; 32 get a response each per 20 ms or so.
+PACE_SECONDS_PER_STREAM = 0.0006
+PACE_MOST_SECONDS = 0.04
+#: Waits between attempts to start a new engine.
+FIRST_RESTART_WAIT_SECONDS = 1.0
+LONGEST_RESTART_WAIT_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """The `engine` parameter of a model's entry."""
+
+    checkpoint: str
+    revision: str | None = None
+    engine_args: dict[str, Any] = field(default_factory=dict)
+
+    def vllm_args(self, no_defaults: Path) -> AsyncEngineArgs:
+        """The engine's arguments. no_defaults is a folder with an empty generation_config.json: what a checkpoint's
+        own file says, its list of end-of-text ids included, decides nothing here."""
+        folder = local_folder(self.checkpoint)
+        arguments: dict[str, Any] = {
+            "model": str(folder or self.checkpoint),
+            "generation_config": str(no_defaults),
+            "max_logprobs": -1,
+            "disable_log_stats": False,
+            **self.engine_args,
+        }
+        if folder is None and self.revision:
+            arguments["revision"] = arguments["tokenizer_revision"] = self.revision
+        if current_platform.is_cpu():
+            arguments.setdefault("worker_cls", "backends.llama_vllm.worker.LlamaCPUWorker")
+        return AsyncEngineArgs(**arguments)
+
+
+class Engine:
+    """Serves one model. All methods may be called from any thread."""
+
+    def __init__(self, settings: EngineSettings, publisher: Publisher) -> None:
+        """Starts the engine and waits until it answers. Raises what vLLM raises if it can't start."""
+        self._settings = settings
+        self._publisher = publisher
+        self._figures = Figures()
+        self._engine: AsyncLLM | None = None
+        self._live: set[Delivery] = set()
+        self._ids = itertools.count()
+        self._closing = False
+        self._large_answers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="large-answers")
+        self._no_defaults = tempfile.TemporaryDirectory(prefix="strata-")
+        (Path(self._no_defaults.name) / "generation_config.json").write_text(json.dumps({}))
+        if current_platform.is_cpu() and settings.engine_args.get("enforce_eager"):
+            # Else the first request for log probabilities waits 15 s for a compiler, to no gain.
+            os.environ["TORCH_COMPILE_DISABLE"] = "1"
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="engine", daemon=True)
+        self._thread.start()
+        engine = self._run(self._start())
+        self.limits = Limits(engine.model_config.get_vocab_size(), engine.model_config.max_model_len)
+        tokenizer = load_tokenizer(tokenizer_folder(settings.checkpoint, settings.revision))
+        self._table = TokenTable.of(tokenizer, self.limits.vocab_size)
+        self._run(self._warm_up())
+        self._sweeper = asyncio.run_coroutine_threadsafe(self._sweep(), self._loop)
+
+    def submit(self, prompt_ids: npt.NDArray[np.int32], sampling: Sampling, stream: bool, caller: Caller) -> None:
+        """Takes one request; the caller hears of everything else."""
+        if self._engine is None or self._closing:
+            caller.fail(Failure.UNAVAILABLE, "the engine is not running; it is being started again")
+            return
+        self._loop.call_soon_threadsafe(self._admit, prompt_ids.tolist(), sampling, stream, caller)
+
+    def shutdown(self) -> None:
+        """Ends what is in flight with an error and stops the engine."""
+        self._closing = True
+        self._sweeper.cancel()
+        self._run(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._large_answers.shutdown()
+        self._no_defaults.cleanup()
+
+    def _run(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    async def _start(self) -> AsyncLLM:
+        engine = AsyncLLM.from_engine_args(self._settings.vllm_args(Path(self._no_defaults.name)))
+        count_steps(engine, self._figures)
+        self._engine = engine
+        return engine
+
+    async def _warm_up(self) -> None:
+        """Runs one request through every kernel, so that no caller waits for a compiler."""
+        done = asyncio.Event()
+        sampling = Sampling(max_tokens=2, seed=0, top_k=2, top_p=0.9, logprobs=1, prompt_logprobs=1)
+        caller = WarmUp(done)
+        self._admit([0, 0], sampling, False, caller)
+        await done.wait()
+        if caller.failure:
+            raise RuntimeError(f"the engine failed its first request: {caller.failure}")
+
+    async def _stop(self) -> None:
+        for delivery in list(self._live):
+            self._abandon(delivery, Failure.UNAVAILABLE, "the model is being unloaded")
+        if self._engine is not None:
+            self._engine.shutdown()
+            self._engine = None
+
+    def _admit(self, prompt_ids: list[int], sampling: Sampling, stream: bool, caller: Caller) -> None:
+        engine = self._engine
+        if engine is None or self._closing:
+            caller.fail(Failure.UNAVAILABLE, "the engine is not running")
+            return
+        delivery = Delivery(
+            caller, sampling, len(prompt_ids), stream, self._pace, self._large_answers, self._live.discard
+        )
+        name = str(next(self._ids))
+        try:
+            requests = [
+                engine_request(engine, f"{name}-{index}", prompt_ids, vllm_params(sampling, index))
+                for index in range(sampling.n)
+            ]
+        except ValueError as error:
+            caller.fail(Failure.INVALID_ARGUMENT, one_line(error))
+            return
+        for index, request in enumerate(requests):
+            delivery.choices.append(
+                ChoiceState(
+                    request,
+                    index,
+                    sampling,
+                    self._table,
+                    delivery.changed,
+                    lambda error: delivery.fail(Failure.UNAVAILABLE, f"the engine died: {one_line(error)}"),
+                )
+            )
+        self._live.add(delivery)
+        self._loop.create_task(self._hand_over(engine, delivery, requests))
+
+    async def _hand_over(self, engine: AsyncLLM, delivery: Delivery, requests: list[Any]) -> None:
+        try:
+            for request, choice in zip(requests, delivery.choices, strict=True):
+                if delivery.closed:
+                    return
+                await start(engine, request, choice)
+        except Exception as error:
+            delivery.fail(Failure.UNAVAILABLE, f"the engine died: {one_line(error)}")
+
+    def _pace(self) -> float:
+        return min(PACE_SECONDS_PER_STREAM * len(self._live), PACE_MOST_SECONDS)
+
+    def _abandon(self, delivery: Delivery, failure: Failure, message: str) -> None:
+        """Ends a request for its caller and in the engine."""
+        delivery.fail(failure, message)
+        if self._engine is not None and not self._engine.errored:
+            running = [choice.request_id for choice in delivery.choices if choice.ending is None]
+            self._figures.aborted(len(running))
+            self._loop.create_task(self._engine.abort(running, internal=True))
+
+    async def _sweep(self) -> None:
+        """Notices callers that went away and an engine that died, and passes the figures on."""
+        published = 0.0
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            for delivery in list(self._live):
+                if not delivery.closed and delivery.caller.cancelled():
+                    self._abandon(delivery, Failure.CANCELLED, "the caller went away")
+            if self._engine is not None and self._engine.errored:
+                await self._restart()
+            if self._loop.time() - published >= PUBLISH_SECONDS:
+                published = self._loop.time()
+                self._figures.publish(self._publisher)
+
+    async def _restart(self) -> None:
+        """Replaces an engine that died, however often it takes."""
+        dead, self._engine = self._engine, None
+        for delivery in list(self._live):
+            delivery.fail(Failure.UNAVAILABLE, "the engine died")
+        self._figures.engine_gone()
+        if dead is not None:
+            dead.shutdown()
+        wait = FIRST_RESTART_WAIT_SECONDS
+        while self._engine is None and not self._closing:
+            try:
+                log.error("the engine died; starting it again")
+                await self._start()
+            except Exception:
+                log.exception("the engine did not start; next attempt in %.0f s", wait)
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, LONGEST_RESTART_WAIT_SECONDS)
+
+
+class WarmUp:
+    """The caller of the first request: nobody."""
+
+    def __init__(self, done: asyncio.Event) -> None:
+        self._done = done
+        self.failure = ""
+
+    def send(self, message: Any, final: bool) -> None:
+        """Ends the wait with the answer."""
+        if final:
+            self._done.set()
+
+    def fail(self, failure: Failure, message: str) -> None:
+        """Ends the wait without one."""
+        self.failure = message
+        self._done.set()
+
+    def cancelled(self) -> bool:
+        """Never."""
+        return False
+
+
+def one_line(error: BaseException) -> str:
+    """What went wrong, fit for an error message."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+__all__ = ["Engine", "EngineSettings", "InvalidRequest"]

@@ -1,0 +1,114 @@
+"""Triton's edge of the engine: tensors in, responses out, as described in `model_repository/` (`<id>_engine`)."""
+
+from __future__ import annotations
+
+import locale
+
+# The stub starts without a locale, and Python then reads UTF-8 files as ASCII.
+locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+
+import json  # noqa: E402
+from typing import Any  # noqa: E402
+
+import numpy as np  # noqa: E402
+import triton_python_backend_utils as pb_utils  # noqa: E402
+
+from backends.llama_vllm import guard  # noqa: E402
+from backends.llama_vllm.sampling import InvalidRequest, parse_sampling  # noqa: E402
+
+
+class TritonPythonModel:
+    """One model's engine."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Starts the engine that the entry's `engine` parameter describes."""
+        guard.start()
+        from backends.llama_vllm.engine import Engine, EngineSettings
+
+        config = json.loads(args["model_config"])
+        settings = EngineSettings(**json.loads(config["parameters"]["engine"]["string_value"]))
+        self._engine = Engine(settings, TritonMetrics(config["name"].removesuffix("_engine")))
+
+    def execute(self, requests: list[Any]) -> None:
+        """Takes requests; their responses come from the engine's thread."""
+        for request in requests:
+            caller = TritonCaller(request.get_response_sender())
+            try:
+                prompt_ids = pb_utils.get_input_tensor_by_name(request, "input_ids").as_numpy().ravel()
+                raw = optional(request, "sampling")
+                sampling = parse_sampling(raw, prompt_ids, self._engine.limits)
+            except InvalidRequest as error:
+                caller.refuse(pb_utils.TritonError.INVALID_ARG, str(error))
+            else:
+                stream = bool(optional(request, "stream") or False)
+                self._engine.submit(prompt_ids, sampling, stream, caller)
+
+    def finalize(self) -> None:
+        """Unloads: what is in flight ends with an error, the engine's processes stop."""
+        self._engine.shutdown()
+
+
+class TritonCaller:
+    """The sender of one request, as `backends.llama_vllm.delivery.Caller`."""
+
+    def __init__(self, sender: Any) -> None:
+        self._sender = sender
+
+    def send(self, message: dict[str, np.ndarray], final: bool) -> None:
+        """Sends one response."""
+        response = pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in message.items()])
+        self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
+
+    def fail(self, failure: Any, message: str) -> None:
+        """Closes the request with one of `delivery.Failure`."""
+        self.refuse(getattr(pb_utils.TritonError, failure.value), message)
+
+    def refuse(self, code: Any, message: str) -> None:
+        """Closes the request with an error."""
+        response = pb_utils.InferenceResponse(error=pb_utils.TritonError(message, code))
+        self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def cancelled(self) -> bool:
+        """Whether the client has cancelled or gone."""
+        return bool(self._sender.is_cancelled())
+
+
+class TritonMetrics:
+    """Triton's custom metrics, as `backends.llama_vllm.metrics.Publisher`."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._families: dict[str, Any] = {}
+        self._metrics: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
+        self._last: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+
+    def gauge(self, name: str, help: str, value: float, labels: tuple[tuple[str, str], ...] = ()) -> None:
+        """Sets a gauge."""
+        metric = self._metric(name, help, pb_utils.MetricFamily.GAUGE, labels)
+        if self._last.get((name, labels)) != value:
+            self._last[name, labels] = value
+            metric.set(value)
+
+    def counter(self, name: str, help: str, total: float, labels: tuple[tuple[str, str], ...] = ()) -> None:
+        """Raises a counter to this total."""
+        metric = self._metric(name, help, pb_utils.MetricFamily.COUNTER, labels)
+        step = total - self._last.get((name, labels), 0)
+        if step > 0:
+            self._last[name, labels] = total
+            metric.increment(step)
+
+    def _metric(self, name: str, help: str, kind: Any, labels: tuple[tuple[str, str], ...]) -> Any:
+        metric = self._metrics.get((name, labels))
+        if metric is None:
+            family = self._families.get(name)
+            if family is None:
+                family = self._families[name] = pb_utils.MetricFamily(name=name, description=help, kind=kind)
+            metric = family.Metric(labels={"model": self._model, **dict(labels)})
+            self._metrics[name, labels] = metric
+        return metric
+
+
+def optional(request: Any, name: str) -> Any:
+    """The single value of an optional input, None if it was left out."""
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
+    return None if tensor is None else tensor.as_numpy().ravel()[0]
