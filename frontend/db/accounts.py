@@ -4,7 +4,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, insert, or_, select, update
 
 from frontend.db.records import Account, ApiKey, KeyCheck
 from frontend.db.tables import accounts, api_keys
@@ -14,7 +14,11 @@ _KEY = (
     api_keys.c.id, api_keys.c.account_id, api_keys.c.name, api_keys.c.prefix, api_keys.c.scopes,
     api_keys.c.created_at, api_keys.c.expires_at, api_keys.c.revoked_at, api_keys.c.last_used_at,
 )
-_CHECK = select(*_KEY, api_keys.c.sha256, accounts.c.disabled).join(accounts)
+# Built once: a key is checked for each request.
+_CHECK = (
+    select(*_KEY, api_keys.c.sha256, accounts.c.disabled).join(accounts)
+    .where(api_keys.c.sha256 == bindparam("sha256"))
+)
 
 
 def add_account(connection: Connection, account: Account, password_hash: str | None) -> None:
@@ -49,7 +53,7 @@ def add_key(connection: Connection, key: ApiKey, sha256: str) -> None:
 
 def find_key(connection: Connection, sha256: str) -> KeyCheck | None:
     """The key of a hash, whatever its state: one indexed lookup."""
-    row = connection.execute(_CHECK.where(api_keys.c.sha256 == sha256)).one_or_none()
+    row = connection.execute(_CHECK, {"sha256": sha256}).one_or_none()
     return KeyCheck(_key(row), row.sha256, row.disabled) if row else None
 
 
