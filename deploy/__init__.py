@@ -1,0 +1,1 @@
+"""How Strata is brought up: `local/` on one machine."""
