@@ -1,0 +1,1 @@
+"""Measures Strata against `vllm serve`: see README.md."""

