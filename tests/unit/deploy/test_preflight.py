@@ -1,0 +1,122 @@
+"""What would make a start fail is said beforehand, each thing in one line that says what to do."""
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local import lock, preflight
+from deploy.local.preflight import GIB, available_memory
+from deploy.local.settings import Settings, SettingsError
+
+
+def settings(home: Path, **environment: str) -> Settings:
+    ports = {"STRATA_PORT": "0", "STRATA_TRITON_GRPC_PORT": "0", "STRATA_TRITON_METRICS_PORT": "0"}
+    for name in ports:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            ports[name] = str(free.getsockname()[1])
+    return Settings.read({"STRATA_HOME": str(home), "STRATA_MODELS": "tiny-llama", **ports, **environment})
+
+
+def test_nothing_stands_in_the_way_of_this_machine(tmp_path: Path) -> None:
+    assert list(preflight.problems(settings(tmp_path))) == []
+
+
+@pytest.fixture
+def busy_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("name", ["STRATA_PORT", "STRATA_TRITON_GRPC_PORT", "STRATA_TRITON_METRICS_PORT"])
+def test_a_port_in_use(
+    tmp_path: Path, busy_port: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "PORT_PATIENCE", 0.2)
+    (problem,) = preflight.problems(settings(tmp_path, **{name: str(busy_port)}))
+    assert problem == f"port {busy_port} is in use: stop what listens there or set {name} to another port"
+
+
+def test_two_ports_that_are_one(tmp_path: Path) -> None:
+    found = list(preflight.problems(settings(tmp_path, STRATA_PORT="18431", STRATA_TRITON_GRPC_PORT="18431")))
+    assert len(found) == 2
+    assert "STRATA_PORT is 18431, and so is another of" in found[0]
+
+
+def test_a_home_that_can_not_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (problem,) = preflight.problems(settings(tmp_path / "file" / "home"))
+    assert problem.startswith("cannot write to STRATA_HOME")
+
+
+def test_a_home_too_long_for_a_socket(tmp_path: Path) -> None:
+    (problem,) = preflight.problems(settings(tmp_path / ("x" * 100)))
+    assert problem.startswith("STRATA_HOME is too long")
+
+
+def test_too_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "ENGINE_MEMORY", 2**60)
+    (problem,) = preflight.problems(settings(tmp_path))
+    assert "of memory to serve tiny-llama, and" in problem
+
+
+def test_too_little_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "HOME_DISK", 2**60)
+    (problem,) = preflight.problems(settings(tmp_path))
+    assert "of disk for" in problem
+
+
+def test_a_container_s_limit_counts_and_its_page_cache_does_not(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 33554432 kB\nMemAvailable: 16777216 kB\n")
+    assert available_memory(tmp_path) == 16 * GIB
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "memory.current").write_text(f"{3 * GIB}\n")
+    (group / "memory.stat").write_text(f"anon 5\nactive_file {GIB}\ninactive_file {GIB}\n")
+    (group / "memory.max").write_text(f"{8 * GIB}\n")
+    assert available_memory(tmp_path) == 7 * GIB
+    (group / "memory.max").write_text("max\n")
+    assert available_memory(tmp_path) == 16 * GIB
+
+
+def test_a_second_launcher_of_a_home_says_who_is_there(tmp_path: Path) -> None:
+    held = lock.acquire(tmp_path)
+    with pytest.raises(lock.Held, match=f"already runs from .* \\(process {os.getpid()}\\)"):
+        lock.acquire(tmp_path)
+    (problem,) = preflight.problems(settings(tmp_path))
+    assert "already runs" in problem
+    held.close()
+    lock.acquire(tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"STRATA_MODELS": "llama-9b"}, "STRATA_MODELS names 'llama-9b', which is not in the catalog: choose from llama-8b"),
+        ({"STRATA_MODELS": ","}, "STRATA_MODELS names no model"),
+        ({"STRATA_PORT": "http"}, "STRATA_PORT must be a port from 1 to 65535, not 'http'"),
+        ({"STRATA_TRITON_GRPC_PORT": "65536"}, "STRATA_TRITON_GRPC_PORT must be a port"),
+    ],
+)
+def test_a_setting_that_can_not_be_used(environment: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        Settings.read(environment)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_command_prints_one_line_and_fails(tmp_path: Path, busy_port: int) -> None:
+    environment = {**os.environ, "STRATA_HOME": str(tmp_path), "STRATA_PORT": str(busy_port), "STRATA_MODELS": "tiny-llama"}
+    for module in ("deploy.local.preflight", "deploy.local"):
+        run = subprocess.run(
+            [sys.executable, "-m", module], env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert run.returncode == 1
+        assert [f"port {busy_port} is in use" in line for line in run.stderr.splitlines()] == [True]
