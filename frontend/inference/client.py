@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from frontend.errors import InferenceError, ModelNotFound, Unavailable
+from frontend.errors import ModelNotFound, Unavailable
 from frontend.inference.card import ModelCard
 from frontend.inference.events import EngineEvent, Generation, LogprobRows, TokenizedPrompt, Vocabulary
-from frontend.inference.faults import api_error, is_not_loaded
+from frontend.inference.faults import api_error, is_not_loaded, stream_error
 from frontend.inference.tensors import Tensor, infer_request, read_outputs
 
 #: Seconds for a call that only asks Triton something, which takes it milliseconds.
@@ -70,7 +70,7 @@ class Inference:
         try:
             config = stub.ModelConfig(service_pb2.ModelConfigRequest(name=model + _TOKENIZER), timeout=QUICK).config
         except grpc.RpcError as error:
-            if error.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT) or is_not_loaded(error):
+            if error.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT) or is_not_loaded(error.details()):
                 raise _not_found(model) from None
             raise api_error(error, model) from error
         card = ModelCard.from_json(config.parameters["card"].string_value)
@@ -177,9 +177,9 @@ class Inference:
             while running:
                 message = next(call, None)
                 if message is None:
-                    raise InferenceError(f"Inference broke off while it ran {model!r}. Send the request again.")
+                    raise stream_error("the stream ended early", model, started=True)
                 if message.error_message:
-                    raise InferenceError(f"Inference failed to run {model!r}: {message.error_message}")
+                    raise stream_error(message.error_message, model, started)
                 response = message.infer_response
                 if response.outputs:
                     started = True
@@ -219,8 +219,7 @@ class Inference:
         try:
             return stub.RepositoryIndex(service_pb2.RepositoryIndexRequest(), timeout=QUICK).models
         except grpc.RpcError as error:
-            raise Unavailable("Inference can't be reached now. Try again in a moment.",
-                              headers={"Retry-After": "5"}) from error
+            raise Unavailable("Inference can't be reached now. Try again in a moment.") from error
 
     def _tokenizer(self, model: str, inputs: dict[str, object], outputs: Sequence[str]) -> dict[str, Tensor]:
         request = infer_request(model + _TOKENIZER, inputs, outputs)  # type: ignore[arg-type]

@@ -13,9 +13,9 @@ class Cancelled(Exception):
     """The call was cancelled on our side, because its client went away."""
 
 
-def is_not_loaded(error: grpc.RpcError) -> bool:
-    """Whether Triton answered that the model is not loaded, and not that something broke."""
-    return any(words in (error.details() or "") for words in _NOT_LOADED)
+def is_not_loaded(details: str | None) -> bool:
+    """Whether Triton's words mean that the model is not loaded, and not that something broke."""
+    return any(words in (details or "") for words in _NOT_LOADED)
 
 
 def api_error(error: grpc.RpcError, model: str, started: bool = False) -> ApiError | Cancelled:
@@ -25,13 +25,17 @@ def api_error(error: grpc.RpcError, model: str, started: bool = False) -> ApiErr
         return Cancelled()
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(f"Inference did not finish the request for {model!r} in time.")
-    if is_not_loaded(error):
-        return ModelUnavailable(f"The model {model!r} is not Warm, so it can't answer now. Try again in a moment.",
-                                headers={"Retry-After": "5"})
     if code == grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidRequest(f"Inference refused the request: {details}")
-    if code == grpc.StatusCode.UNAVAILABLE and not started and "engine" not in details.lower():
-        return Unavailable("Inference can't be reached now. Try again in a moment.", headers={"Retry-After": "5"})
+    if code == grpc.StatusCode.UNAVAILABLE and not started and "engine" not in details:
+        return Unavailable("Inference can't be reached now. Try again in a moment.")
+    return stream_error(details, model, started)
+
+
+def stream_error(details: str, model: str, started: bool = False) -> ApiError:
+    """What to raise for an error of which Triton tells the words alone, as it does for a stream that it can't begin."""
+    if is_not_loaded(details):
+        return ModelUnavailable(f"The model {model!r} is not Warm, so it can't answer now. Try again in a moment.")
     if started:
         return InferenceError(f"Inference broke off while it ran {model!r}. Send the request again.")
     return InferenceError(f"Inference failed to run {model!r}: {details}")
