@@ -54,11 +54,9 @@ async def serve(settings: Settings) -> None:
         for model in settings.models:
             if checkpoints.is_buildable(model) and not checkpoints.is_built(model, settings.checkpoints):
                 say(f"building the checkpoint {model.checkpoint} (half a minute)")
-                command = (sys.executable, "-m", "deploy.local.checkpoints", model.id)
-                await supervisor.step(f"checkpoint-{model.id}", command, parts.in_repository(settings))
+                await supervisor.step(f"checkpoint-{model.id}", parts.checkpoint(model), parts.in_repository(settings))
         say("preparing the database")
-        command = (sys.executable, "-m", "frontend", "setup", "--demo-key-file", str(settings.demo_key))
-        await supervisor.step("setup", command, parts.in_repository(settings))
+        await supervisor.step("setup", parts.setup(settings), parts.in_repository(settings))
         for part in (parts.valkey, parts.inference, parts.frontend, parts.keeper):
             say(f"starting {part(settings).name}")
             await supervisor.start(part(settings))

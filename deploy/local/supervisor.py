@@ -20,6 +20,8 @@ FIRST_DELAY, LAST_DELAY = 1.0, 30.0
 STEADY = 60.0
 #: Seconds between two looks whether a part is ready, and between two looks for orphans.
 LOOK, SWEEP = 0.2, 5.0
+#: Seconds that orphans get to end by themselves.
+GRACE = 2.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -80,7 +82,7 @@ class Supervisor:
             if not await child.stop(part.stop_timeout):
                 self._say(f"{part.name} had to be killed")
         self._running.clear()
-        self._kill_orphans()
+        await self._end_orphans()
 
     async def step(self, name: str, command: tuple[str, ...], environment: Mapping[str, str]) -> None:
         """Run a command to its end. Raises StartError when it fails, Stopped when a signal came."""
@@ -140,8 +142,8 @@ class Supervisor:
         while True:
             _, child = self._running[part.name]
             await child.wait()
+            await self._end_orphans()
             child.kill()
-            self._kill_orphans()
             if time.monotonic() - since > STEADY:
                 delay = FIRST_DELAY
             self._say(f"{part.name} {child.end}; starting it again in {delay:.0f} s ({self.log(part.name)})")
@@ -181,12 +183,18 @@ class Supervisor:
         ours = {child.pid for _, child in self._running.values()} | {child.pid for child in self._steps}
         return set(children()) - ours
 
-    def _kill_orphans(self) -> None:
-        """Kill what dead parts left to us, and in turn what that leaves."""
+    async def _end_orphans(self) -> None:
+        """End what dead parts left to us, and in turn what that leaves.
+
+        First they get a moment to see for themselves that their parents are gone: Python's trackers of shared memory
+        do, and then remove what was leaked.
+        """
+        deadline = time.monotonic() + GRACE
         while orphans := self._orphans():
             for pid in orphans:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+                os.kill(pid, signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)
+            await asyncio.sleep(LOOK)
 
     async def _collect_zombies(self) -> None:
         while True:

