@@ -12,7 +12,7 @@ import pytest
 
 from deploy.local import lock, preflight
 from deploy.local.preflight import GIB, available_memory
-from deploy.local.settings import Settings, SettingsError
+from deploy.local.settings import REPOSITORY, Settings, SettingsError
 
 
 def settings(home: Path, **environment: str) -> Settings:
@@ -99,7 +99,7 @@ def test_a_second_launcher_of_a_home_says_who_is_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"STRATA_MODELS": "llama-9b"}, "names 'llama-9b', which is not in the catalog: choose from llama-8b, llama-70b"),
+        ({"STRATA_MODELS": "llama-9b"}, "names 'llama-9b', which is not in the catalog: choose from llama-8b"),
         ({"STRATA_MODELS": ","}, "STRATA_MODELS names no model"),
         ({"STRATA_PORT": "http"}, "STRATA_PORT must be a port from 1 to 65535, not 'http'"),
         ({"STRATA_TRITON_GRPC_PORT": "65536"}, "STRATA_TRITON_GRPC_PORT must be a port"),
@@ -113,10 +113,10 @@ def test_a_setting_that_can_not_be_used(environment: dict[str, str], message: st
 
 
 def test_the_command_prints_one_line_and_fails(tmp_path: Path, busy_port: int) -> None:
-    ours = {"STRATA_HOME": str(tmp_path), "STRATA_PORT": str(busy_port), "STRATA_MODELS": "tiny-llama"}
+    ours = {**os.environ, "STRATA_HOME": str(tmp_path), "STRATA_PORT": str(busy_port), "STRATA_MODELS": "tiny-llama"}
     for module in ("deploy.local.preflight", "deploy.local"):
         run = subprocess.run(
-            [sys.executable, "-m", module], env={**os.environ, **ours}, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-m", module], env=ours, cwd=REPOSITORY, capture_output=True, text=True, check=False
         )
         assert run.returncode == 1
         assert [f"port {busy_port} is in use" in line for line in run.stderr.splitlines()] == [True]
