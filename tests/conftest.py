@@ -21,7 +21,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory, checkpoints: Path) -> Iterator[Stack]:
     """Strata with both models that need no hub, started once for the whole run."""
-    running = Stack.start(tmp_path_factory.mktemp("home"), "tiny-llama,smollm2-135m", checkpoints)
+    running = Stack.start(tmp_path_factory.mktemp("home"), "smollm2-135m,tiny-llama", checkpoints)
     yield running
     running.stop()
 

@@ -21,13 +21,14 @@ def join(chunks: list[Json]) -> list[Json]:
     choices: dict[int, Json] = {}
     for chunk in chunks:
         for part in chunk["choices"]:
-            choice = choices.setdefault(part["index"], {**part, "text": "", "logprobs": None, "token_ids": []})
+            if part["index"] not in choices:
+                choices[part["index"]] = part
+                continue
+            choice = choices[part["index"]]
             choice["text"] += part["text"]
             choice["finish_reason"], choice["stop_reason"] = part["finish_reason"], part["stop_reason"]
-            choice["token_ids"] = choice["token_ids"] + part.get("token_ids", [])
-            if part["logprobs"]:
-                joined = choice["logprobs"] or {name: [] for name in part["logprobs"]}
-                choice["logprobs"] = {name: joined[name] + part["logprobs"][name] for name in joined}
-            if "token_ids" not in part:
-                del choice["token_ids"]
+            if "token_ids" in part:
+                choice["token_ids"] += part["token_ids"]
+            for name, values in (part["logprobs"] or {}).items():
+                choice["logprobs"][name] += values
     return [choices[index] for index in sorted(choices)]

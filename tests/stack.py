@@ -1,4 +1,4 @@
-"""Starts the real Strata for the tests: the same supervisor that `make serve` runs, on ports and in a folder of its own."""
+"""Starts the real Strata for the tests: what `make serve` runs, on ports and in a folder of its own."""
 from __future__ import annotations
 
 import os

@@ -46,7 +46,7 @@ class Plan:
         fields |= {
             "max_tokens": self.max_tokens,
             "prompt_logprobs": self.prompt_logprobs,
-            "logit_bias": {str(token): bias for token, bias in self.request.sampling.logit_bias} or None,
+            "logit_bias": {str(token): bias for token, bias in self.request.sampling.logit_bias},
         }
         return orjson.dumps(fields)
 

@@ -12,8 +12,9 @@ from tests import sse
 
 Json = dict[str, Any]
 
-TEXTS = st.sampled_from(["The sky is", "é", "日本語 ", "A B C D", "🙂🙂", "def f(x):\n", "<|begin_of_text|>x", " "]) | st.text(
-    st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+TEXTS = st.sampled_from(
+    ["The sky is", "é", "日本語 ", "A B C D", "🙂🙂", "def f(x):\n", "<|begin_of_text|>x", " "]
+) | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 IDS = st.lists(st.integers(0, 2000) | st.sampled_from([128000, 128001, 9468, 247]), min_size=1, max_size=12)
 STOPS = st.lists(st.sampled_from(["e", " ", "a", "in", "\n", "ist", "\ufffd", "the", "_"]), min_size=1, max_size=4)
 
