@@ -28,7 +28,7 @@ def configure(level: str) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr()
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
         processors=[
@@ -40,6 +40,20 @@ def configure(level: str) -> None:
     root.handlers = [handler]
     root.setLevel(level.upper())
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    # Where a line can't be written, logging would print the exception that it was about, message and all.
+    logging.raiseExceptions = False
+
+
+class _Stderr(logging.Handler):
+    """Writes to what `sys.stderr` is now, not to what it was when logging was set up."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line at once, so that lines of several threads do not mix."""
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
 
 
 def places(error: BaseException) -> list[str]:

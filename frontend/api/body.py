@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from flask import request
+from werkzeug.exceptions import RequestEntityTooLarge
 
 from frontend.errors import InvalidRequest
 
@@ -15,4 +16,9 @@ def json_body() -> bytes:
         raise InvalidRequest("The body must be UTF-8, and the header Content-Type says another charset.")
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise InvalidRequest("The body must not be compressed: take the header Content-Encoding out.")
-    return request.get_data(cache=False)
+    body = request.get_data(cache=False)
+    limit = request.max_content_length
+    # Where no length was announced, werkzeug reads up to the limit and no further, without a word.
+    if request.content_length is None and len(body) == limit and request.environ["wsgi.input"].read(1):
+        raise RequestEntityTooLarge
+    return body

@@ -51,7 +51,8 @@ def describe(max_total_tokens: int) -> dict[str, Any]:
     plugin = MarshmallowPlugin(schema_name_resolver=lambda schema: _name(schema))
     spec = APISpec(
         title="Strata", version="1", openapi_version="3.1.0", plugins=[plugin],
-        info={"description": "Completions of Llama Base models, after OpenAI's completions API, strictly checked."},
+        info={"description": "Completions of Llama Base models, after OpenAI's completions API, strictly checked. "
+                             "An integer is written without a decimal point: 2.0 is none."},
     )
     plugin.converter.add_attribute_function(_field_details)
     spec.components.security_scheme("key", {"type": "http", "scheme": "bearer", "bearerFormat": "strata-…"})
@@ -72,9 +73,9 @@ def _add_routes(spec: APISpec) -> None:
     )})
     spec.path("/v1/models", operations={"get": _operation(
         "listModels", "Every model that is served, Warm or Cold.", answers.ModelListSchema, (401, 500, 502, 503, 504))})
-    spec.path("/v1/models/{model}", operations={"get": _operation(
+    spec.path("/v1/models/{id}", operations={"get": _operation(
         "getModel", "One model.", answers.ModelSchema, (401, 404, 500, 502, 503, 504),
-        parameters=[{"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}],
+        parameters=[{"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}],
     )})
     spec.path("/v1/tokenize", operations={"post": _operation(
         "tokenize", "The tokens of a text.", answers.TokenizedSchema, _CHECKED, body=TokenizeSchema)})

@@ -1,0 +1,34 @@
+"""The whole application, with no Triton and no Redis behind it."""
+from __future__ import annotations
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+from frontend.accounts.service import create_account, create_key
+from frontend.app import create_app
+from frontend.db import Database
+from frontend.settings import Settings
+
+
+@pytest.fixture
+def app(settings: Settings, database: Database) -> Flask:
+    return create_app(settings)
+
+
+@pytest.fixture
+def anonymous(app: Flask) -> FlaskClient:
+    return app.test_client()
+
+
+@pytest.fixture
+def key(database: Database) -> str:
+    return create_key(database, create_account(database, "ada@example.org"), "tests")[1]
+
+
+@pytest.fixture
+def client(app: Flask, key: str) -> FlaskClient:
+    """A client that sends a good key."""
+    client = app.test_client()
+    client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {key}"
+    return client

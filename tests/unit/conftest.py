@@ -1,0 +1,38 @@
+"""Fixtures for unit tests: real parts, with no Triton and no Redis behind them."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from frontend.db import Database
+from frontend.db.migrate import migrate
+from frontend.settings import Settings
+
+# A machine that is busy with other work makes no example wrong.
+hypothesis.settings.register_profile("unit", deadline=None)
+hypothesis.settings.load_profile("unit")
+
+#: Nothing listens on the discard port of these machines, so a connection is refused at once.
+NOBODY = "127.0.0.1:9"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings of an installation of its own."""
+    return Settings(
+        port=8080, home=tmp_path, database_url=f"sqlite:///{tmp_path / 'strata.db'}", redis_url=f"redis://{NOBODY}",
+        triton_urls=NOBODY, models=("tiny-llama",), max_body_bytes=2**20, max_total_tokens=32_000,
+        request_timeout_seconds=5, log_level="info",
+    )
+
+
+@pytest.fixture
+def database(settings: Settings) -> Iterator[Database]:
+    """A fresh database, up to date."""
+    database = Database(settings.database_url)
+    migrate(database)
+    yield database
+    database.close()

@@ -1,0 +1,70 @@
+"""Settings come from the environment, checked; a wrong one is one clear line."""
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from frontend.settings import Settings, SettingsError
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith("STRATA_"):
+            monkeypatch.delenv(name)
+
+
+def test_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = Settings.from_environment()
+    home = tmp_path.resolve() / ".strata"
+    assert settings == Settings(
+        port=8080, home=home, database_url=f"sqlite:///{home}/strata.db", redis_url=f"unix://{home}/valkey.sock",
+        triton_urls="127.0.0.1:8001", models=("smollm2-135m",), max_body_bytes=16 * 2**20, max_total_tokens=32_000,
+        request_timeout_seconds=600, log_level="info",
+    )
+
+
+@pytest.mark.parametrize(("name", "text", "field", "value"), [
+    ("STRATA_PORT", "80", "port", 80),
+    ("STRATA_MAX_BODY_MB", "1", "max_body_bytes", 2**20),
+    ("STRATA_MAX_TOTAL_TOKENS", "64", "max_total_tokens", 64),
+    ("STRATA_REQUEST_TIMEOUT", "2.5", "request_timeout_seconds", 2.5),
+    ("STRATA_LOG_LEVEL", "DEBUG", "log_level", "debug"),
+    ("STRATA_MODELS", "llama-8b, tiny-llama", "models", ("llama-8b", "tiny-llama")),
+    ("STRATA_DATABASE_URL", "postgresql://u:p@h/d", "database_url", "postgresql+psycopg://u:p@h/d"),
+    ("STRATA_REDIS_URL", "rediss://h:1/0", "redis_url", "rediss://h:1/0"),
+    ("STRATA_TRITON_GRPC_PORT", "9001", "triton_urls", "127.0.0.1:9001"),
+    ("STRATA_TRITON_URLS", "triton:8001", "triton_urls", "triton:8001"),
+    ("STRATA_TRITON_URLS", "[::1]:8001", "triton_urls", "[::1]:8001"),
+    ("STRATA_TRITON_URLS", "llama-8b=a:1, llama-70b=b:2", "triton_urls", {"llama-8b": "a:1", "llama-70b": "b:2"}),
+])
+def test_each_setting(monkeypatch: pytest.MonkeyPatch, name: str, text: str, field: str, value: object) -> None:
+    monkeypatch.setenv(name, text)
+    assert getattr(Settings.from_environment(), field) == value
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("STRATA_PORT", ""), ("STRATA_PORT", "http"), ("STRATA_PORT", "0"), ("STRATA_PORT", "65536"),
+    ("STRATA_PORT", "80.0"), ("STRATA_PORT", "8_0"), ("STRATA_PORT", "１"), ("STRATA_HOME", " "),
+    ("STRATA_MAX_BODY_MB", "0"),
+    ("STRATA_MAX_TOTAL_TOKENS", "-1"), ("STRATA_REQUEST_TIMEOUT", "0"), ("STRATA_REQUEST_TIMEOUT", "inf"),
+    ("STRATA_REQUEST_TIMEOUT", "nan"), ("STRATA_LOG_LEVEL", "loud"), ("STRATA_MODELS", ","), ("STRATA_MODELS", "a,a"),
+    ("STRATA_MODELS", "../x"), ("STRATA_DATABASE_URL", "mysql://x"), ("STRATA_REDIS_URL", "localhost"),
+    ("STRATA_TRITON_URLS", "triton"), ("STRATA_TRITON_URLS", "http://triton:8000"), ("STRATA_TRITON_URLS", "a=b"),
+    ("STRATA_TRITON_URLS", "a=b:1,a=c:2"), ("STRATA_TRITON_URLS", "a:1,b:2"), ("STRATA_TRITON_GRPC_PORT", "x"),
+])
+def test_a_wrong_setting_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
+    monkeypatch.setenv(name, text)
+    with pytest.raises(SettingsError) as refused:
+        Settings.from_environment()
+    assert str(refused.value).startswith(f"{name} ")
+    assert "\n" not in str(refused.value)
+
+
+def test_settings_are_frozen() -> None:
+    settings = Settings.from_environment()
+    with pytest.raises(AttributeError):
+        settings.port = 1  # type: ignore[misc]
