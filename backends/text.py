@@ -71,9 +71,9 @@ class TokenTable:
         except KeyError as unknown:
             raise UnsupportedTokenizer(f"not byte-level BPE: a token holds the character {unknown}") from None
         added = tokenizer.get_added_tokens_decoder()
-        for token_id, token in added.items():
-            table[token_id] = token.content.encode()
-        special = frozenset(token_id for token_id, token in added.items() if token.special)
+        for token_id, added_token in added.items():
+            table[token_id] = added_token.content.encode()
+        special = frozenset(token_id for token_id, added_token in added.items() if added_token.special)
         alone = [_whole_text(data) for data in table]
         hidden = ["" if token_id in special else text for token_id, text in enumerate(alone)]
         return cls(table, special, alone, hidden)

@@ -6,15 +6,20 @@ The tensors are described in `model_repository/` (the `<id>_tokenizer` entries).
 from __future__ import annotations
 
 import locale
+import os
+import sys
 
-# The stub starts without a locale, and Python then reads UTF-8 files as ASCII.
+# The stub runs Python isolated from the environment: without a locale, so that UTF-8 files are read as ASCII, and
+# without PYTHONPATH, which is where this package is.
 locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+sys.path += [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry not in sys.path]
 
 import json  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
+import numpy.typing as npt  # noqa: E402
 import triton_python_backend_utils as pb_utils  # noqa: E402
 
 from backends.checkpoints import tokenizer_folder  # noqa: E402
@@ -40,15 +45,13 @@ class TritonPythonModel:
         try:
             return pb_utils.InferenceResponse(self._outputs(request))
         except InvalidInput as error:
-            return pb_utils.InferenceResponse(
-                error=pb_utils.TritonError(str(error), pb_utils.TritonError.INVALID_ARG)
-            )
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), pb_utils.TritonError.INVALID_ARG))
 
     def _outputs(self, request: Any) -> list[Any]:
         asked = set(request.requested_output_names())
         wants_texts = bool(asked & {"token_texts", "text"})
         table = self._tokenization.table
-        makers: dict[str, Callable[[], np.ndarray]] = {}
+        makers: dict[str, Callable[[], npt.NDArray[Any]]] = {}
         prompts = self._prompts(request, wants_texts)
         if prompts is not None:
             makers["input_ids"] = lambda: prompts.ids
@@ -85,6 +88,6 @@ def flag(request: Any, name: str, default: bool) -> bool:
     return default if tensor is None else bool(tensor.as_numpy().ravel()[0])
 
 
-def strings(texts: Any) -> np.ndarray:
+def strings(texts: Any) -> npt.NDArray[np.object_]:
     """Texts as Triton carries them: UTF-8 bytes."""
     return np.array([text.encode() for text in texts], dtype=np.object_)

@@ -33,7 +33,9 @@ class Prompts:
     def whole_texts(self) -> list[str]:
         """The text of each prompt."""
         ends = np.cumsum(self.lengths).tolist()
-        return ["".join(self.texts[end - length : end]) for end, length in zip(ends, self.lengths.tolist(), strict=True)]
+        return [
+            "".join(self.texts[end - length : end]) for end, length in zip(ends, self.lengths.tolist(), strict=True)
+        ]
 
 
 class Tokenization:

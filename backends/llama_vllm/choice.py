@@ -53,7 +53,7 @@ class LogprobRows:
             self.prompt = rows_of(ids, values, ranks, self._prompt_k, self._vocab_size)
 
 
-class ChoiceState(RequestState):  # type: ignore[misc]
+class ChoiceState(RequestState):
     """A choice in flight. `changed` is called, in the engine's event loop, when there is something to send."""
 
     def __init__(

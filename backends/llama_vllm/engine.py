@@ -28,7 +28,7 @@ from backends.checkpoints import local_folder, tokenizer_folder
 from backends.llama_vllm.choice import ChoiceState, engine_request, start, vllm_params
 from backends.llama_vllm.delivery import Caller, Delivery, Failure
 from backends.llama_vllm.metrics import Figures, Publisher, count_steps
-from backends.llama_vllm.sampling import InvalidRequest, Limits, Sampling
+from backends.llama_vllm.sampling import Limits, Sampling
 from backends.text import TokenTable, load_tokenizer
 
 log = logging.getLogger(__name__)
@@ -199,14 +199,17 @@ class Engine:
         published = 0.0
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            for delivery in list(self._live):
-                if not delivery.closed and delivery.caller.cancelled():
-                    self._abandon(delivery, Failure.CANCELLED, "the caller went away")
-            if self._engine is not None and self._engine.errored:
-                await self._restart()
-            if self._loop.time() - published >= PUBLISH_SECONDS:
-                published = self._loop.time()
-                self._figures.publish(self._publisher)
+            try:
+                for delivery in list(self._live):
+                    if not delivery.closed and delivery.caller.cancelled():
+                        self._abandon(delivery, Failure.CANCELLED, "the caller went away")
+                if self._engine is not None and self._engine.errored:
+                    await self._restart()
+                if self._loop.time() - published >= PUBLISH_SECONDS:
+                    published = self._loop.time()
+                    self._figures.publish(self._publisher)
+            except Exception:
+                log.exception("sweeping failed")
 
     async def _restart(self) -> None:
         """Replaces an engine that died, however often it takes."""
@@ -252,6 +255,3 @@ class WarmUp:
 def one_line(error: BaseException) -> str:
     """What went wrong, fit for an error message."""
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-__all__ = ["Engine", "EngineSettings", "InvalidRequest"]

@@ -63,7 +63,7 @@ class Figures:
         self._prompt_tokens = self._generation_tokens = self._preemptions = 0
         self._first_token = Durations(FIRST_TOKEN_BUCKETS)
         self._per_token = Durations(PER_TOKEN_BUCKETS)
-        self._finished: Counter[str] = Counter({reason: 0 for reason in FINISH_REASONS})
+        self._finished: Counter[str] = Counter(dict.fromkeys(FINISH_REASONS, 0))
 
     def engine_gone(self) -> None:
         """Nothing runs or waits in an engine that has died."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import locale
+import os
+import sys
 
-# The stub starts without a locale, and Python then reads UTF-8 files as ASCII.
+# The stub runs Python isolated from the environment: without a locale, so that UTF-8 files are read as ASCII, and
+# without PYTHONPATH, which is where this package is.
 locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+sys.path += [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry not in sys.path]
 
 import json  # noqa: E402
 from typing import Any  # noqa: E402
 
-import numpy as np  # noqa: E402
+import numpy.typing as npt  # noqa: E402
 import triton_python_backend_utils as pb_utils  # noqa: E402
 
 from backends.llama_vllm import guard  # noqa: E402
@@ -49,15 +53,18 @@ class TritonPythonModel:
 
 
 class TritonCaller:
-    """The sender of one request, as `backends.llama_vllm.delivery.Caller`."""
+    """The sender of one request, as `backends.llama_vllm.delivery.Caller`.
+
+    The sender is let go with the last response: one that is collected after the stub has shut down crashes it.
+    """
 
     def __init__(self, sender: Any) -> None:
-        self._sender = sender
+        self._sender: Any = sender
 
-    def send(self, message: dict[str, np.ndarray], final: bool) -> None:
+    def send(self, message: dict[str, npt.NDArray[Any]], final: bool) -> None:
         """Sends one response."""
         response = pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in message.items()])
-        self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
+        self._send(response, final)
 
     def fail(self, failure: Any, message: str) -> None:
         """Closes the request with one of `delivery.Failure`."""
@@ -65,12 +72,18 @@ class TritonCaller:
 
     def refuse(self, code: Any, message: str) -> None:
         """Closes the request with an error."""
-        response = pb_utils.InferenceResponse(error=pb_utils.TritonError(message, code))
-        self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        self._send(pb_utils.InferenceResponse(error=pb_utils.TritonError(message, code)), final=True)
 
     def cancelled(self) -> bool:
         """Whether the client has cancelled or gone."""
-        return bool(self._sender.is_cancelled())
+        sender = self._sender
+        return sender is not None and bool(sender.is_cancelled())
+
+    def _send(self, response: Any, final: bool) -> None:
+        sender = self._sender
+        if final:
+            self._sender = None
+        sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
 
 
 class TritonMetrics:

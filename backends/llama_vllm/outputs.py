@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ from backends.llama_vllm.completion import News
 from backends.llama_vllm.logprobs import Rows
 
 #: One response: tensor name to array. Strings are UTF-8 bytes in object arrays, as Triton carries them.
-Message = dict[str, npt.NDArray]
+Message = dict[str, npt.NDArray[Any]]
 
 #: A response holds about this much at most; longer log probabilities are split by rows.
 LARGEST_BYTES = 16 * 2**20
@@ -38,12 +39,12 @@ def choice_messages(
     index: int, news: News, rows: Sequence[Rows], finish_reason: str | None, stop_reason: str | int | None
 ) -> Iterator[Message]:
     """The news of one choice. Rows that would make one response too large go ahead in responses of their own."""
-    *ahead, last = _split(rows) or [None]
-    for part in ahead:
+    parts = _split(rows)
+    for part in parts[:-1]:
         yield {"index": _index(index), **_row_tensors(part)}
     message: Message = {"index": _index(index)}
-    if last is not None:
-        message.update(_row_tensors(last))
+    for part in parts[-1:]:
+        message.update(_row_tensors(part))
     if news.text:
         message["text"] = _strings([news.text])
     if news.token_ids:

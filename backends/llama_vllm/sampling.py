@@ -104,9 +104,7 @@ def _settled(sampling: Sampling, prompt_tokens: int, limits: Limits) -> Sampling
     if sampling.n > 1 and sampling.temperature == 0:
         raise InvalidRequest("n must be 1 at temperature 0")
     if sampling.prompt_logprobs == -1 and prompt_tokens > limits.full_vocab_max_prompt_tokens:
-        raise InvalidRequest(
-            f"prompt_logprobs -1 allows at most {limits.full_vocab_max_prompt_tokens} prompt tokens"
-        )
+        raise InvalidRequest(f"prompt_logprobs -1 allows at most {limits.full_vocab_max_prompt_tokens} prompt tokens")
     if sampling.logprobs == -1 and sampling.n * max_tokens > limits.full_vocab_max_completion_tokens:
         raise InvalidRequest(
             f"logprobs -1 allows at most {limits.full_vocab_max_completion_tokens} tokens over all choices"

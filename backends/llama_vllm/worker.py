@@ -15,7 +15,7 @@ from vllm.v1.worker import cpu_worker
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
 
-class ExactSeeds:
+class ExactSeeds(CPUModelRunner):
     """A request's random numbers are drawn only for tokens that it keeps.
 
     While a prompt is prefilled in chunks, vLLM samples after every chunk and throws the token away, then winds the
@@ -26,18 +26,18 @@ class ExactSeeds:
     _resting: dict[int, torch.Generator]
 
     def _sample(self, logits: torch.Tensor | None, spec_decode_metadata: Any) -> SamplerOutput:
-        generators = self.input_batch.generators  # type: ignore[attr-defined]
-        discarded = self.discard_request_mask.np[: self.input_batch.num_reqs].nonzero()[0]  # type: ignore[attr-defined]
+        generators = self.input_batch.generators
+        discarded = self.discard_request_mask.np[: self.input_batch.num_reqs].nonzero()[0]
         self._resting = {row: generators.pop(row) for row in discarded.tolist() if row in generators}
-        return super()._sample(logits, spec_decode_metadata)  # type: ignore[misc]
+        return super()._sample(logits, spec_decode_metadata)
 
     def _bookkeeping_sync(self, *args: Any, **kwargs: Any) -> Any:
-        kept = super()._bookkeeping_sync(*args, **kwargs)  # type: ignore[misc]
-        self.input_batch.generators.update(self._resting)  # type: ignore[attr-defined]
+        kept = super()._bookkeeping_sync(*args, **kwargs)
+        self.input_batch.generators.update(self._resting)
         return kept
 
 
-class WholeVocabulary:
+class WholeVocabulary(CPUModelRunner):
     """Log probabilities of the whole vocabulary as one column per id, in order.
 
     vLLM asks for the "top 128k", a full sort, and names every column. Here a batch in which some request wants the
@@ -49,22 +49,22 @@ class WholeVocabulary:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.sampler.gather_logprobs = self._gather  # type: ignore[attr-defined]
+        self.sampler.gather_logprobs = self._gather
 
     def _gather(self, logprobs: torch.Tensor, num_logprobs: int, token_ids: torch.Tensor) -> LogprobsTensors:
         vocab_size = logprobs.shape[-1]
         if num_logprobs < vocab_size:
             return Sampler.gather_logprobs(logprobs, num_logprobs, token_ids)
-        wanted = () if self._for_prompt else self.input_batch.num_logprobs.values()  # type: ignore[attr-defined]
+        wanted = () if self._for_prompt else self.input_batch.num_logprobs.values()
         named = Sampler.gather_logprobs(logprobs, max((k for k in wanted if k < vocab_size), default=0), token_ids)
         if self._for_prompt:
             return named._replace(logprobs=logprobs)
         return named._replace(logprobs=torch.cat((named.logprobs, logprobs), dim=1))
 
     def _get_prompt_logprobs_dict(self, hidden_states: torch.Tensor, num_scheduled_tokens: dict[str, int]) -> Any:
-        for request_id, columns in self.num_prompt_logprobs.items():  # type: ignore[attr-defined]
-            request = self.requests[request_id]  # type: ignore[attr-defined]
-            if columns == self.input_batch.vocab_size and request.in_progress_prompt_logprobs_cpu is None:  # type: ignore[attr-defined]
+        for request_id, columns in self.num_prompt_logprobs.items():
+            request = self.requests[request_id]
+            if columns == self.input_batch.vocab_size and request.in_progress_prompt_logprobs_cpu is None:
                 rows = len(request.prompt_token_ids) - 1
                 request.in_progress_prompt_logprobs_cpu = LogprobsTensors(
                     torch.empty((rows, 1), dtype=torch.int32),
@@ -73,16 +73,16 @@ class WholeVocabulary:
                 )
         self._for_prompt = True
         try:
-            return super()._get_prompt_logprobs_dict(hidden_states, num_scheduled_tokens)  # type: ignore[misc]
+            return super()._get_prompt_logprobs_dict(hidden_states, num_scheduled_tokens)
         finally:
             self._for_prompt = False
 
 
-class LlamaCPURunner(ExactSeeds, WholeVocabulary, CPUModelRunner):  # type: ignore[misc]
+class LlamaCPURunner(ExactSeeds, WholeVocabulary):
     """vLLM's CPU runner with both."""
 
 
-class LlamaCPUWorker(cpu_worker.CPUWorker):  # type: ignore[misc]
+class LlamaCPUWorker(cpu_worker.CPUWorker):
     """vLLM's CPU worker around our runner."""
 
     def init_device(self) -> None:
