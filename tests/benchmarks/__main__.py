@@ -55,8 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"bench: {error}", file=sys.stderr)
             return 1
         finally:
-            for table in (report.throughput_table(cells), report.cpu_table(cells), report.vocabulary_table(answers)):
-                print(f"{table}\n", flush=True)
+            print(*report.tables(cells, answers), sep="\n\n", flush=True)
             models[model.id] = report.as_json(cells, answers)
             plan.out.parent.mkdir(parents=True, exist_ok=True)
             plan.out.write_text(json.dumps(results, indent=1) + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -37,6 +37,15 @@ def facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: version(name) for name in PACKAGES},
     }
+
+
+def tables(cells: Mapping[Load, Rounds], answers: Mapping[str, WholeVocabulary]) -> Iterator[str]:
+    """Whatever there is to show."""
+    if cells:
+        yield throughput_table(cells)
+        yield cpu_table(cells)
+    if answers:
+        yield vocabulary_table(answers)
 
 
 def throughput_table(cells: Mapping[Load, Rounds]) -> str:
