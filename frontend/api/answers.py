@@ -8,6 +8,7 @@ import structlog
 from flask import Flask, Response
 from werkzeug import exceptions as http
 
+from frontend.api.body import discard_body
 from frontend.errors import (
     ApiError,
     InternalError,
@@ -63,9 +64,7 @@ def api_error(error: Exception, max_body_bytes: int) -> ApiError:
         allowed = ", ".join(sorted(error.valid_methods or ()))
         return MethodNotAllowed(f"This path takes {allowed}.", headers={"Allow": allowed})
     if isinstance(error, http.RequestEntityTooLarge):
-        # The rest of the body stays unread, so the connection can't carry another request.
-        limit = f"{max_body_bytes // 2**20} MB"
-        return RequestTooLarge(f"The body is larger than {limit}.", headers={"Connection": "close"})
+        return RequestTooLarge(f"The body is larger than {max_body_bytes // 2**20} MB.")
     if isinstance(error, http.HTTPException) and error.code is not None and 400 <= error.code < 500:
         return InvalidRequest("The request is not valid HTTP.")
     return InternalError("This is a bug in Strata. Its operators find it in the logs by this answer's x-request-id.")
@@ -77,6 +76,7 @@ def handle_errors(app: Flask, max_body_bytes: int) -> None:
     @app.errorhandler(Exception)
     def _handle(raised: Exception) -> Response:
         error = api_error(raised, max_body_bytes)
+        discard_body(max_body_bytes)
         if isinstance(error, InternalError):
             _log.error("internal error", exc_info=raised)
         elif error.status >= 500:

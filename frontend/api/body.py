@@ -1,10 +1,14 @@
-"""Reads the body of a request that must be JSON."""
+"""Reads the body of a request that must be JSON, and gets rid of one that is refused unread."""
 from __future__ import annotations
 
+from contextlib import suppress
+
 from flask import request
-from werkzeug.exceptions import RequestEntityTooLarge
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from frontend.errors import InvalidRequest
+
+_PART = 2**18
 
 
 def json_body() -> bytes:
@@ -16,9 +20,27 @@ def json_body() -> bytes:
         raise InvalidRequest("The body must be UTF-8, and the header Content-Type says another charset.")
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise InvalidRequest("The body must not be compressed: take the header Content-Encoding out.")
-    body = request.get_data(cache=False)
+    try:
+        body = request.get_data(cache=False)
+    except HTTPException:
+        raise
+    except Exception as error:  # each WSGI server has its own for a broken chunk or connection
+        raise InvalidRequest("The body broke off or is not valid HTTP.") from error
     limit = request.max_content_length
     # Where no length was announced, werkzeug reads up to the limit and no further, without a word.
     if request.content_length is None and len(body) == limit and request.environ["wsgi.input"].read(1):
         raise RequestEntityTooLarge
     return body
+
+
+def discard_body(max_body_bytes: int) -> None:
+    """Read what is left of the body, up to four times the limit, before a request is refused.
+
+    Most clients send the whole body before they look at the answer: where the server closes the connection first, they
+    see a broken pipe and not why they were refused.
+    """
+    if request.environ.get("wsgi.input_terminated"):
+        stream, left = request.environ["wsgi.input"], 4 * max_body_bytes
+        with suppress(Exception):  # what can't be read needs no discarding
+            while left > 0 and (part := stream.read(min(left, _PART))):
+                left -= len(part)

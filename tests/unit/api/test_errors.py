@@ -73,6 +73,32 @@ def test_a_body_that_is_too_large_and_comes_in_chunks(client: FlaskClient) -> No
     assert error_of(post(2**20 + 1), 413)["code"] == "request_too_large"
 
 
+class BrokenConnection(io.RawIOBase):
+    """A body whose sender has gone."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        raise ConnectionResetError
+
+
+def test_a_body_that_breaks_off(client: FlaskClient) -> None:
+    environ = {"wsgi.input": BrokenConnection(), "wsgi.input_terminated": True}
+    answer = client.post(COMPLETIONS, content_type="application/json", headers={"Transfer-Encoding": "chunked"},
+                         environ_overrides=environ)
+    assert error_of(answer, 400)["code"] == "invalid_request"
+
+
+def test_a_refused_body_is_read_all_the_same_so_that_its_sender_sees_the_answer(client: FlaskClient) -> None:
+    for path, size in (("/nothing", 10_000), (COMPLETIONS, 2**20 + 1), ("/v1/chat/completions", 2**21)):
+        body = io.BytesIO(b" " * size)
+        answer = client.post(path, input_stream=body, content_length=size, content_type="application/json",
+                             environ_overrides={"wsgi.input_terminated": True})
+        assert answer.status_code in (400, 404, 413)
+        assert body.tell() == size
+
+
 @pytest.mark.parametrize("headers", [
     {}, {"Content-Type": "text/plain"}, {"Content-Type": "application/x-www-form-urlencoded"},
     {"Content-Type": "application/jsonl"}, {"Content-Type": "multipart/form-data; boundary=x"},
