@@ -38,13 +38,6 @@ def all_accounts(connection: Connection) -> list[Account]:
     return [Account(**row._mapping) for row in rows]
 
 
-def password_hash_of(connection: Connection, account_id: str) -> str | None:
-    """The stored hash of a password."""
-    query = select(accounts.c.password_hash).where(accounts.c.id == account_id)
-    stored: str | None = connection.execute(query).scalar_one()
-    return stored
-
-
 def add_key(connection: Connection, key: ApiKey, sha256: str) -> None:
     """Add a key by its hash."""
     values = {**vars(key), "scopes": " ".join(sorted(key.scopes)), "sha256": sha256}
