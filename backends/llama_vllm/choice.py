@@ -17,7 +17,7 @@ from vllm.inputs.engine import tokens_input
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.output_processor import RequestState
+from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 
 from backends.llama_vllm.completion import CompletionText
 from backends.llama_vllm.logprobs import Rows, rows_of
@@ -117,11 +117,15 @@ def engine_request(engine: AsyncLLM, request_id: str, prompt_ids: list[int], par
     return request
 
 
-async def start(engine: AsyncLLM, request: EngineCoreRequest, state: ChoiceState) -> None:
-    """Hands a request to the engine: what AsyncLLM.add_request does, with our state in place of vLLM's."""
-    processor = engine.output_processor
+def register(processor: OutputProcessor, state: ChoiceState) -> None:
+    """Has the engine's outputs go to this state: what OutputProcessor.add_request does with a state of its own."""
     processor.request_states[state.request_id] = state
     processor.external_req_ids[state.external_req_id].append(state.request_id)
+
+
+async def start(engine: AsyncLLM, request: EngineCoreRequest, state: ChoiceState) -> None:
+    """Hands a request to the engine: what AsyncLLM.add_request does, with our state in place of vLLM's."""
+    register(engine.output_processor, state)
     await engine.engine_core.add_request_async(request)
 
 
