@@ -55,11 +55,16 @@ async def serve(settings: Settings) -> None:
             if checkpoints.is_buildable(model) and not checkpoints.is_built(model, settings.checkpoints):
                 say(f"building the checkpoint {model.checkpoint} (half a minute)")
                 await supervisor.step(f"checkpoint-{model.id}", parts.checkpoint(model), parts.in_repository(settings))
-        say("preparing the database")
-        await supervisor.step("setup", parts.setup(settings), parts.in_repository(settings))
-        for part in (parts.valkey, parts.inference, parts.frontend, parts.keeper):
-            say(f"starting {part(settings).name}")
-            await supervisor.start(part(settings))
+        say("starting valkey and triton, preparing the database")
+        await supervisor.start(parts.valkey(settings))
+        await asyncio.gather(
+            supervisor.start(parts.inference(settings)),
+            supervisor.step("setup", parts.setup(settings), parts.in_repository(settings)),
+        )
+        # The keeper first: an engine spends half a minute on one core, during which the frontend starts on another.
+        say("starting keeper and frontend")
+        await supervisor.start(parts.keeper(settings))
+        await supervisor.start(parts.frontend(settings))
         await _warm(supervisor, settings)
         _greet(settings)
         await supervisor.wait()

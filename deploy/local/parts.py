@@ -1,4 +1,4 @@
-"""The parts of a one-machine Strata, in the order in which they start, and the steps before them."""
+"""The parts of a one-machine Strata, and the steps that come before them."""
 from __future__ import annotations
 
 import sys
