@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
 from tests.engine import wait_until_idle
 from tests.stack import Stack
@@ -17,7 +18,7 @@ REQUESTS, BROKEN, AT_ONCE = 1000, 200, 32
 SLACK_BYTES = 48 * 2**20
 
 
-def one(stack: Stack, key: str, number: int, breaks: bool) -> str:
+def one(client: httpx.Client, number: int, breaks: bool) -> str:
     """One request; `breaks` leaves it at a random moment."""
     random_ = random.Random(number)
     body = {"model": "tiny-llama", "prompt": f"Request {number} says", "max_tokens": random_.choice([4, 16, 32]),
@@ -25,9 +26,8 @@ def one(stack: Stack, key: str, number: int, breaks: bool) -> str:
             "logprobs": random_.choice([None, 2]), "echo": random_.random() < 0.2}
     if breaks:
         body |= {"max_tokens": 400, "n": 2}
-    headers = {"Authorization": f"Bearer {key}"}
     try:
-        with httpx.stream("POST", f"{stack.url}/v1/completions", json=body, headers=headers, timeout=120) as answer:
+        with client.stream("POST", "/v1/completions", json=body) as answer:
             assert answer.status_code == 200, answer.read()
             if breaks:
                 lines = answer.iter_lines()
@@ -43,9 +43,9 @@ def one(stack: Stack, key: str, number: int, breaks: bool) -> str:
 def run(stack: Stack, first: int) -> dict[str, int]:
     numbers = range(first, first + REQUESTS + BROKEN)
     breaking = set(random.Random(first).sample(list(numbers), BROKEN))
-    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        key = stack.key
-        outcomes = list(pool.map(lambda n: one(stack, key, n, n in breaking), numbers))
+    with (concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool,
+          httpx.Client(base_url=stack.url, headers={"Authorization": f"Bearer {stack.key}"}, timeout=120) as client):
+        outcomes = list(pool.map(lambda n: one(client, n, n in breaking), numbers))
     return {outcome: outcomes.count(outcome) for outcome in set(outcomes)}
 
 
@@ -63,8 +63,9 @@ def regions() -> int:
     return sum(1 for _ in Path("/dev/shm").iterdir())
 
 
+@pytest.mark.timeout(600)
 def test_a_thousand_requests_leave_nothing_behind(stack: Stack) -> None:
-    assert run(stack, 0) == {"answered": REQUESTS, "broken off": BROKEN}  # caches and pools fill up here
+    run(stack, 0)  # caches and pools fill up here
     wait_until_idle(stack, "tiny-llama")
     before, shared = measure(stack), regions()
     assert run(stack, 10_000) == {"answered": REQUESTS, "broken off": BROKEN}
