@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import psutil
 import uvloop
 
 from deploy.local.settings import Settings
@@ -23,8 +22,8 @@ from tests.benchmarks.vocabulary import WholeVocabulary
 
 SERVERS: dict[str, servers.Start] = {report.STRATA: servers.strata, report.VLLM: servers.vllm_serve}
 LOADS = [Load(at_once, stream) for stream in (True, False) for at_once in (1, 8, 32)]
-#: A whole-vocabulary answer that takes longer, or a server that takes a larger part of the memory, is given up.
-VOCABULARY_TIMEOUT, MEMORY_SHARE = 240.0, 0.7
+#: A whole-vocabulary answer that takes more seconds, or leaves the machine fewer bytes of memory, is given up.
+VOCABULARY_PATIENCE, RESERVE = 240.0, 3 * 2**30
 T = TypeVar("T")
 
 
@@ -79,8 +78,7 @@ def _measure(
                         _say(f"{name}, {load}: {figures.rate:.0f} tok/s")
                 if plan.only != "throughput" and number == rounds - 1:
                     _say(f"{name}: whole vocabulary, {vocabulary.PROMPT_TOKENS} prompt tokens")
-                    limit = int(MEMORY_SHARE * psutil.virtual_memory().total)
-                    answers[name] = _run(vocabulary.measure(server, model, VOCABULARY_TIMEOUT, limit))
+                    answers[name] = _run(vocabulary.measure(server, model, VOCABULARY_PATIENCE, RESERVE))
 
 
 def _parse(arguments: list[str] | None) -> Plan:

@@ -56,15 +56,23 @@ def spent(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, 
     return {role: round(seconds, 3) for role, seconds in differences.items() if seconds > 0}
 
 
+def machine_cpu_seconds() -> float:
+    """CPU seconds that all cores together have been busy, what a hypervisor took from us included."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
+
+
 class PeakMemory:
     """The highest resident memory of each process of a tree while this context lasts, in bytes.
 
     The kernel's own high-water marks are reset first and read often, so a process that dies is counted up to then. A
-    tree that grows above `limit` bytes is killed, and `exceeded` says so: a machine out of memory measures nothing.
+    tree that leaves the machine less than `reserve` bytes is killed, and `exceeded` says so: a machine out of memory
+    measures nothing. `highest_sum` is the most that all processes held together, memory that they share counted anew
+    for each.
     """
 
-    def __init__(self, root: int, limit: int, every: float = 0.1) -> None:
-        self._root, self._limit, self._every = root, limit, every
+    def __init__(self, root: int, reserve: int, every: float = 0.1) -> None:
+        self._root, self._reserve, self._every = root, reserve, every
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="peak-memory", daemon=True)
         self._peaks: dict[tuple[str, int], int] = {}
@@ -111,7 +119,7 @@ class PeakMemory:
                 self._peaks[role, process.pid] = max(peak, self._peaks.get((role, process.pid), 0))
                 now += resident
         self.highest_sum = max(now, self.highest_sum)
-        self.exceeded = self.exceeded or now > self._limit
+        self.exceeded = self.exceeded or psutil.virtual_memory().available < self._reserve
 
 
 def _kibibytes(status: str, name: str) -> int:

@@ -53,6 +53,7 @@ def throughput_table(cells: Mapping[Load, Rounds]) -> str:
     head = (
         "load", "tok/s Strata", "vLLM", "ratio", "first ms p50 Strata", "vLLM", "p99 Strata", "vLLM",
         "CPU s/1k tok Strata", "vLLM", "ratio", "client s/1k tok",
+        "others' cores",
     )  # fmt: skip
     return _table(head, (_throughput_row(load, rounds) for load, rounds in cells.items()))
 
@@ -70,6 +71,7 @@ def _throughput_row(load: Load, rounds: Rounds) -> Row:
         *(f"{one.cpu_per_thousand:.3f}" if one else "" for one in pair),
         f"{ours.cpu_per_thousand / theirs.cpu_per_thousand:.2f}" if ours and theirs else "",
         " / ".join(f"{seconds:.3f}" for seconds in client),
+        " / ".join(f"{one.others_cpu / one.seconds:.2f}" for one in pair if one),
     )
 
 
@@ -123,6 +125,7 @@ def _round(figures: Figures, load: Load) -> dict[str, Any]:
         "cpu_seconds_per_1000_tokens": round(figures.cpu_per_thousand, 4),
         "cpu_seconds": figures.cpu,
         "client_cpu_seconds": round(figures.client_cpu, 3),
+        "others_cpu_seconds": round(figures.others_cpu, 3),
         "client_pieces": figures.pieces,
     }
 

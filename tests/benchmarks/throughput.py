@@ -44,6 +44,8 @@ class Figures:
     #: CPU seconds of the server by role, and of the client.
     cpu: Mapping[str, float]
     client_cpu: float
+    #: CPU seconds that everything else on the machine took meanwhile: what they stole is noise.
+    others_cpu: float
     pieces: int
 
     @property
@@ -71,6 +73,7 @@ def pooled(rounds: list[Figures]) -> Figures:
         tuple(seconds for one in rounds for seconds in one.first),
         cpu,
         sum(one.client_cpu for one in rounds),
+        sum(one.others_cpu for one in rounds),
         sum(one.pieces for one in rounds),
     )
 
@@ -114,10 +117,12 @@ async def measure(server: Server, model: Model, load: Load, seconds: float, seed
     requests = bodies(model, load.stream, seed)
     try:
         await _run(connections, requests, load, 0.0)
-        cpu, own, started = processes.cpu_seconds(server.pid), _own_cpu(), time.perf_counter()
+        cpu, own, everybody = processes.cpu_seconds(server.pid), _own_cpu(), processes.machine_cpu_seconds()
+        started = time.perf_counter()
         done = await _run(connections, requests, load, seconds)
         elapsed, own = time.perf_counter() - started, _own_cpu() - own
         spent = processes.spent(cpu, processes.cpu_seconds(server.pid))
+        others = max(processes.machine_cpu_seconds() - everybody - own - sum(spent.values()), 0.0)
     finally:
         for connection in connections:
             connection.close()
@@ -125,7 +130,8 @@ async def measure(server: Server, model: Model, load: Load, seconds: float, seed
     if tokens != MAX_TOKENS * len(done):
         raise BenchmarkError(f"{server.target.name} made {tokens} tokens in {len(done)} answers of {MAX_TOKENS}")
     first = tuple(exchange.seconds_to_first if load.stream else exchange.seconds for exchange, _ in done)
-    return Figures(len(done), tokens, elapsed, first, spent, own, sum(len(answer.pieces) for _, answer in done))
+    pieces = sum(len(answer.pieces) for _, answer in done)
+    return Figures(len(done), tokens, elapsed, first, spent, own, others, pieces)
 
 
 async def _run(

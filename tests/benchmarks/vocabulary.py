@@ -51,16 +51,17 @@ class Counter:
         self._tail = piece[-len(MARK) + 1 :]
 
 
-async def measure(server: Server, model: Model, patience: float, memory_limit: int) -> WholeVocabulary:
-    """Ask once for 512 prompt tokens, giving up after `patience` seconds or above `memory_limit` bytes."""
+async def measure(server: Server, model: Model, patience: float, reserve: int) -> WholeVocabulary:
+    """Ask once for 512 prompt tokens, giving up after `patience` seconds or when less than `reserve` bytes
+    of the machine's memory are left."""
     rng = random.Random("whole vocabulary")
     await _ask(server, model, rng, prompt_tokens=2, counter=Counter())  # what is made once per vocabulary
-    with processes.PeakMemory(server.pid, memory_limit) as before:
+    with processes.PeakMemory(server.pid, reserve) as before:
         pass
     counter, failure, first, seconds = Counter(), "", 0.0, 0.0
     cpu = processes.cpu_seconds(server.pid)
     after: dict[str, float] = {}
-    with processes.PeakMemory(server.pid, memory_limit) as memory:
+    with processes.PeakMemory(server.pid, reserve) as memory:
         try:
             first, seconds = await asyncio.wait_for(_ask(server, model, rng, PROMPT_TOKENS, counter), patience)
             after = processes.cpu_seconds(server.pid)
@@ -69,7 +70,7 @@ async def measure(server: Server, model: Model, patience: float, memory_limit: i
         except (ConnectionError, BenchmarkError) as error:
             failure = str(error)
     if memory.exceeded:
-        failure = f"grew above {memory_limit / 2**30:.0f} GiB and was killed"
+        failure = f"was killed at {memory.highest_sum / 2**30:.1f} GiB, with the machine's memory nearly used up"
     spent = processes.spent(cpu, after)
     return WholeVocabulary(
         failure, first, seconds, counter.bytes, counter.entries, memory.by_role(), before.by_role(), spent
