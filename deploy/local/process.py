@@ -110,8 +110,8 @@ def children() -> Iterator[int]:
                     yield int(entry.name)
 
 
-def tail(log: Path, lines: int = 15) -> list[str]:
-    """The last lines of a log that say something."""
+def tail(log: Path, lines: int = 12, width: int = 200) -> list[str]:
+    """The last lines of a log that say something, no longer than `width` characters."""
     with contextlib.suppress(OSError):
-        return [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-lines:]
+        return [line[:width] for line in log.read_text(errors="replace").splitlines() if line.strip()][-lines:]
     return []

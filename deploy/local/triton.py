@@ -49,6 +49,7 @@ def command(settings: Settings, backends: Path) -> tuple[str, ...]:
         "--model-control-mode=explicit",
         *(f"--load-model={model.id}_tokenizer" for model in settings.models),
         "--disable-auto-complete-config",
+        "--strict-readiness=false",  # else Triton says that it is not ready whenever the keeper loads something
         f"--backend-config=python,shm-region-prefix-name={settings.shared_memory_prefix}",
         f"--backend-config=python,stub-timeout-seconds={STUB_TIMEOUT}",
         "--allow-http=false",
