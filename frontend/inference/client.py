@@ -24,8 +24,10 @@ QUICK = 10.0
 CARD_TTL = 10.0
 #: With this header Triton ends a stream with a real gRPC status instead of a bare message.
 _STREAM_METADATA = (("triton_grpc_error", "true"),)
+#: Tensors may be large; and a Triton that comes back is noticed within a second, not gRPC's two minutes.
 _CHANNEL_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
-                    ("grpc.use_local_subchannel_pool", 1)]
+                    ("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 200),
+                    ("grpc.min_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 1000)]
 _TOKENIZER, _ENGINE = "_tokenizer", "_engine"
 
 
