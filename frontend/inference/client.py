@@ -94,9 +94,9 @@ class Inference:
         return {model: states.get(model, "cold") for model in models}
 
     def ready(self, timeout: float = 2.0) -> bool:
-        """Whether every Triton answers that it is ready."""
+        """Whether every Triton answers. Its own readiness says no while any model loads, so it isn't asked for that."""
         try:
-            return all(stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=timeout).ready
+            return all(stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=timeout).live
                        for stub in self._stubs.values())
         except grpc.RpcError:
             return False
