@@ -1,7 +1,10 @@
-"""Leaves no process behind: a guardian that outlives this one and kills its process group.
+"""Leaves nothing behind: a guardian that outlives this process and kills its process group.
 
 vLLM's EngineCore and workers are children of Triton's stub. If the stub or Triton is killed, nobody tells them, and
 they keep their memory. The guardian is a small process in a session of its own that waits for either death.
+
+Python's resource trackers, in the same group, are spared at first: they remove the shared memory and semaphores that
+the killed ones leave in /dev/shm, and end as soon as the last of these is gone.
 
 `start()` runs in the stub. Run as a script this file is the guardian: guard.py PROCESS_GROUP PARENT
 """
@@ -13,7 +16,13 @@ import select
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
+
+#: Longest that the trackers may take to clean up.
+TRACKERS_SECONDS = 5.0
 
 
 def start() -> None:
@@ -42,8 +51,26 @@ def watch(group: int, parent: int) -> None:
             break
     else:
         waits.poll()
+    deadline = time.monotonic() + TRACKERS_SECONDS
+    while (members := list(_members(group))) and time.monotonic() < deadline:
+        for pid in members:
+            with suppress(OSError):
+                if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
     with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
+
+
+def _members(group: int) -> Iterator[int]:
+    """The processes of a group that have not ended."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                # The command's name, in parentheses, may hold spaces: the fields count from behind it.
+                state, _, its_group, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(its_group) == group and state != "Z":
+                    yield int(entry.name)
 
 
 if __name__ == "__main__":

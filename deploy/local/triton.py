@@ -18,8 +18,9 @@ from deploy.local.settings import REPOSITORY, Settings
 SITE_PACKAGES = Path(sysconfig.get_path("platlib"))
 PACKAGE = SITE_PACKAGES / "pytriton" / "tritonserver"
 SHARED_MEMORY = Path("/dev/shm")
-#: Seconds that Triton lets running requests finish when it is told to stop.
-EXIT_TIMEOUT = 10
+#: Seconds that Triton may take to unload everything when it is told to stop. Engines would take about ten; nobody uses
+#: them any more by then, and their guardian clears up after them when Triton does not wait.
+EXIT_TIMEOUT = 3
 #: Seconds until a stub has to report for duty; the default, 30, is short for a machine that starts several at once.
 STUB_TIMEOUT = 120
 
@@ -49,7 +50,6 @@ def command(settings: Settings, backends: Path) -> tuple[str, ...]:
         "--model-control-mode=explicit",
         *(f"--load-model={model.id}_tokenizer" for model in settings.models),
         "--disable-auto-complete-config",
-        "--strict-readiness=false",  # else Triton says that it is not ready whenever the keeper loads something
         f"--backend-config=python,shm-region-prefix-name={settings.shared_memory_prefix}",
         f"--backend-config=python,stub-timeout-seconds={STUB_TIMEOUT}",
         "--allow-http=false",
