@@ -21,8 +21,10 @@ from deploy.local import lock
 from deploy.local.settings import Settings, SettingsError
 
 GIB = 1024**3
-#: Memory of everything but the engines, and of one engine: imports in two processes, weights, and 1 GiB of KV cache.
-BASE_MEMORY, ENGINE_MEMORY = 1 * GIB, 3 * GIB
+#: Memory of everything but the engines, and of one engine: vLLM in three processes and 1 GiB of KV cache.
+BASE_MEMORY, ENGINE_MEMORY = 1 * GIB, 4 * GIB
+#: What Triton and vLLM exchange tensors through. Containers have 64 MiB unless told otherwise, which is just enough.
+SHARED_MEMORY, SHARED_MEMORY_NEEDED = Path("/dev/shm"), 48 * 1024**2
 #: Room in STRATA_HOME for the converted checkpoints (0.3 GiB), caches and logs.
 HOME_DISK = 1 * GIB
 #: The longest path that a Unix socket can have on Linux (sockaddr_un.sun_path without its closing zero).
@@ -129,6 +131,8 @@ def _memory(settings: Settings) -> Iterator[str]:
             f"needs {_gib(needed)} of memory to serve {', '.join(m.id for m in settings.models)}, and"
             f" {_gib(available)} is available: free some or name fewer models in STRATA_MODELS"
         )
+    if shutil.disk_usage(SHARED_MEMORY).free < SHARED_MEMORY_NEEDED:
+        yield f"{SHARED_MEMORY} has less than 48 MiB free: remove what lies there, or give the container a --shm-size"
 
 
 def available_memory(root: Path = Path("/")) -> int:

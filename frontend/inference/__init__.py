@@ -6,4 +6,6 @@ from frontend.inference.client import Inference
 from frontend.inference.events import EngineEvent, Generation, LogprobRows, TokenizedPrompt, Vocabulary
 from frontend.inference.faults import Cancelled
 
-__all__ = ["Cancelled", "EngineEvent", "Generation", "Inference", "LogprobRows", "ModelCard", "TokenizedPrompt", "Vocabulary"]
+__all__ = [
+    "Cancelled", "EngineEvent", "Generation", "Inference", "LogprobRows", "ModelCard", "TokenizedPrompt", "Vocabulary",
+]

@@ -72,7 +72,8 @@ class Inference:
         try:
             config = stub.ModelConfig(service_pb2.ModelConfigRequest(name=model + _TOKENIZER), timeout=QUICK).config
         except grpc.RpcError as error:
-            if error.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT) or is_not_loaded(error.details()):
+            unknown = error.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
+            if unknown or is_not_loaded(error.details()):
                 raise _not_found(model) from None
             raise api_error(error, model) from error
         card = ModelCard.from_json(config.parameters["card"].string_value)

@@ -66,6 +66,12 @@ def test_too_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "of memory to serve tiny-llama, and" in problem
 
 
+def test_too_little_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "SHARED_MEMORY_NEEDED", 2**60)
+    (problem,) = preflight.problems(settings(tmp_path))
+    assert problem.startswith("/dev/shm has less than 48 MiB free")
+
+
 def test_too_little_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "HOME_DISK", 2**60)
     (problem,) = preflight.problems(settings(tmp_path))
