@@ -7,6 +7,8 @@ so the model heals without anybody loading it again; meanwhile requests are refu
 from __future__ import annotations
 
 import asyncio
+import atexit
+import gc
 import itertools
 import json
 import logging
@@ -20,6 +22,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import uvloop
+from torch._dynamo.utils import dump_compile_times
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -90,7 +94,7 @@ class Engine:
         if current_platform.is_cpu() and settings.engine_args.get("enforce_eager"):
             # Else the first request for log probabilities waits 15 s for a compiler, to no gain.
             os.environ["TORCH_COMPILE_DISABLE"] = "1"
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine", daemon=True)
         self._thread.start()
         engine = self._run(self._start())
@@ -98,6 +102,10 @@ class Engine:
         tokenizer = load_tokenizer(tokenizer_folder(settings.checkpoint, settings.revision))
         self._table = TokenTable.of(tokenizer, self.limits.vocab_size)
         self._run(self._warm_up())
+        # What was imported stays: looking through it for garbage would stop every stream, and delay the end.
+        gc.collect()
+        gc.freeze()
+        atexit.unregister(dump_compile_times)
         self._sweeper = asyncio.run_coroutine_threadsafe(self._sweep(), self._loop)
 
     def submit(self, prompt_ids: npt.NDArray[np.int32], sampling: Sampling, stream: bool, caller: Caller) -> None:

@@ -19,10 +19,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
-#: Longest that the trackers may take to clean up.
-TRACKERS_SECONDS = 5.0
+#: How long Python's resource tracker may take to unlink the shared memory of processes that were killed.
+TRACKER_SECONDS = 5.0
 
 
 def start() -> None:
@@ -42,7 +41,7 @@ def _python() -> str:
 
 
 def watch(group: int, parent: int) -> None:
-    """Returns when the leader of the group or its parent has died, after killing what is left of the group."""
+    """Returns when the leader of the group or its parent has died, after ending what is left of the group."""
     waits = select.poll()
     for pid in (group, parent):
         try:
@@ -51,26 +50,33 @@ def watch(group: int, parent: int) -> None:
             break
     else:
         waits.poll()
-    deadline = time.monotonic() + TRACKERS_SECONDS
-    while (members := list(_members(group))) and time.monotonic() < deadline:
-        for pid in members:
-            with suppress(OSError):
-                if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+    end(group)
+
+
+def end(group: int) -> None:
+    """Kills a process group; the resource tracker in it last, once it has cleaned up after the others."""
+    give_up = time.monotonic() + TRACKER_SECONDS
+    while (left := dict(members(group))) and time.monotonic() < give_up:
+        for pid, command in left.items():
+            if b"resource_tracker" not in command:
+                with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
-    with suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
+    if left:
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
 
 
-def _members(group: int) -> Iterator[int]:
-    """The processes of a group that have not ended."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                # The command's name, in parentheses, may hold spaces: the fields count from behind it.
-                state, _, its_group, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(its_group) == group and state != "Z":
-                    yield int(entry.name)
+def members(group: int) -> Iterator[tuple[int, bytes]]:
+    """The living processes of a group with their command lines."""
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(ProcessLookupError, FileNotFoundError):
+            if os.getpgid(int(entry)) != group:
+                continue
+            with open(f"/proc/{entry}/cmdline", "rb") as command:
+                # A zombie has none.
+                if line := command.read():
+                    yield int(entry), line
 
 
 if __name__ == "__main__":

@@ -6,9 +6,11 @@ vocabulary order without sorting 128k columns per row.
 
 from __future__ import annotations
 
+import atexit
 from typing import Any
 
 import torch
+from torch._dynamo.utils import dump_compile_times
 from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker import cpu_worker
@@ -89,3 +91,5 @@ class LlamaCPUWorker(cpu_worker.CPUWorker):
         """As vLLM's, which makes its runner by this name of its module."""
         cpu_worker.CPUModelRunner = LlamaCPURunner
         super().init_device()
+        # Nobody reads this table, and drawing it up takes longer than vLLM waits before it kills the worker.
+        atexit.unregister(dump_compile_times)

@@ -1,4 +1,4 @@
-"""When an engine's process is killed, its children go with it and their shared memory is given back."""
+"""The guardian, with real processes: whoever dies, nothing of the group is left."""
 
 from __future__ import annotations
 
@@ -12,53 +12,87 @@ from pathlib import Path
 
 import pytest
 
-#: As Triton's stub does: a group of its own with a guardian, and a child with shared memory, made the way vLLM does.
+from backends.llama_vllm.guard import members
+
+ROOT = Path(__file__).parents[3]
+
+#: Like Triton: starts a stub and waits.
+PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+
+#: Like the stub: guards itself, makes shared memory, starts a child in its group, says so and waits.
 STUB = """
-import multiprocessing, os, time
+import os, subprocess, sys, time
 from multiprocessing import shared_memory
 from backends.llama_vllm import guard
-
-def work(names):
-    names.put((os.getpid(), shared_memory.SharedMemory(create=True, size=4096).name))
-    time.sleep(600)
-
-if __name__ == "__main__":
-    guard.start()
-    context = multiprocessing.get_context("spawn")
-    names = context.Queue()
-    context.Process(target=work, args=(names,)).start()
-    print(os.getpid(), *names.get(), flush=True)
-    time.sleep(600)
+guard.start()
+memory = shared_memory.SharedMemory(create=True, size=4096)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(os.getpid(), memory.name, flush=True)
+time.sleep(600)
 """
-#: As Triton does: the parent of the stub, which passes its output on.
-SERVER = "import subprocess, sys; subprocess.run([sys.executable, sys.argv[1]])"
 
 
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
-@pytest.mark.parametrize("killed", ["stub", "server"])
-def test_what_a_kill_leaves_is_cleared_away(tmp_path: Path, killed: str) -> None:
-    program = tmp_path / "stub.py"
-    program.write_text(STUB)
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(program)], stdout=subprocess.PIPE, text=True, env=environment
-    ) as server:
-        assert server.stdout is not None
-        stub, child, region = server.stdout.readline().split()
-        assert Path("/dev/shm", region).exists()
-        os.kill({"stub": int(stub), "server": server.pid}[killed], signal.SIGKILL)
-        eventually(lambda: gone(int(stub)) and gone(int(child)))
-        eventually(lambda: not Path("/dev/shm", region).exists())
+def memory_exists(name: str) -> bool:
+    return (Path("/dev/shm") / name).exists()
+
+
+@pytest.fixture
+def server() -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, "-c", PARENT, STUB], env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def started(server: subprocess.Popen[str]) -> tuple[int, str]:
+    assert server.stdout is not None
+    pid, memory = server.stdout.readline().split()
+    assert memory_exists(memory)
+    assert len(dict(members(int(pid)))) >= 2
+    return int(pid), memory
+
+
+def guardians(group: int) -> list[str]:
+    lines = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in lines if f"guard.py {group} " in line]
+
+
+def test_killing_the_stub_leaves_nothing(server: subprocess.Popen[str]) -> None:
+    stub, memory = started(server)
+    os.kill(stub, signal.SIGKILL)
+    assert until(lambda: not dict(members(stub)))
+    assert until(lambda: not memory_exists(memory))
+    assert until(lambda: not guardians(stub))
+    server.wait(10)
+
+
+def test_killing_the_server_leaves_nothing(server: subprocess.Popen[str]) -> None:
+    stub, memory = started(server)
+    server.kill()
+    server.wait(10)
+    assert until(lambda: not dict(members(stub)))
+    assert until(lambda: not memory_exists(memory))
+    assert until(lambda: not guardians(stub))
+
+
+def test_an_interrupt_does_not_stop_the_guardian(server: subprocess.Popen[str]) -> None:
+    stub, _ = started(server)
+    assert until(lambda: len(guardians(stub)) == 1)
+    guardian = int(
+        subprocess.run(["pgrep", "-f", f"guard.py {stub} "], capture_output=True, text=True, check=True).stdout
+    )
+    time.sleep(0.5)
+    os.kill(guardian, signal.SIGTERM)
+    os.kill(guardian, signal.SIGINT)
+    time.sleep(0.2)
+    assert len(guardians(stub)) == 1
+    os.kill(stub, signal.SIGKILL)
+    assert until(lambda: not guardians(stub))
+    server.wait(10)
