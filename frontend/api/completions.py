@@ -15,7 +15,7 @@ from frontend.api.compression import choose, compress
 from frontend.api.disconnect import DisconnectWatcher
 from frontend.api.parts import parts
 from frontend.completions.plan import Plan
-from frontend.completions.walk import Limits, Run, asks_whole_vocabulary, plan_request
+from frontend.completions.walk import Limits, Run, plan_request
 from frontend.inference import Cancelled
 from frontend.schemas.completions import load_completion
 
@@ -60,26 +60,37 @@ def create_completion() -> Response:
         try:
             run.begin()
             if not asked.stream:
-                return _whole(run.body(), plan)
+                return _sent(run.body(), plan, "application/json", live=False)
         except Cancelled:
             return Response(status=499)  # nobody is there to read it; the number is for the log
-        answer = Response(_events(run, settings.max_body_bytes), content_type="text/event-stream; charset=utf-8")
+        answer = _sent(_events(run, settings.max_body_bytes), plan, "text/event-stream; charset=utf-8", live=True)
         answer.headers["Cache-Control"] = "no-cache"
         answer.headers["X-Accel-Buffering"] = "no"  # tells nginx to pass each event on at once
         answer.call_on_close(stack.pop_all().close)
         return answer
 
 
-def _whole(body: Iterator[bytes], plan: Plan) -> Response:
-    """The unstreamed answer: in one piece, or as it is rendered where it is too large to stand in memory."""
-    if not asks_whole_vocabulary(plan):
-        return Response(b"".join(body), content_type="application/json")
+def _sent(parts: Iterator[bytes], plan: Plan, content_type: str, live: bool) -> Response:
+    """The answer in one piece, or as it is rendered where it is too large for that; the latter compressed if wished."""
+    if not plan.renders_as_it_goes:
+        return Response(parts if live else b"".join(parts), content_type=content_type)
     coding = choose(request.accept_encodings)
-    answer = Response(compress(body, coding) if coding else body, content_type="application/json")
+    parts = _logged(parts)
+    answer = Response(compress(parts, coding, live) if coding else parts, content_type=content_type)
     if coding:
         answer.headers["Content-Encoding"] = coding
     answer.headers["Vary"] = "Accept-Encoding"
     return answer
+
+
+def _logged(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """The same parts. An error after the answer has begun can only cut it off, so it is at least in the log."""
+    log = _log.bind(**structlog.contextvars.get_contextvars())
+    try:
+        yield from parts
+    except Exception as raised:
+        log.error("an answer broke off", exc_info=raised)
+        raise
 
 
 def _events(run: Run, max_body_bytes: int) -> Iterator[bytes]:

@@ -16,11 +16,20 @@ def choose(accepted: Accept) -> str | None:
     return accepted.best_match(_CODINGS) if accepted else None
 
 
-def compress(parts: Iterable[bytes], coding: str) -> Iterator[bytes]:
-    """The same bytes in `coding`, in parts."""
-    compressor = (zstd.ZstdCompressor(level=1) if coding == "zstd"
-                  else zlib.compressobj(level=1, wbits=31))  # 31: gzip's header and trailer
+def compress(parts: Iterable[bytes], coding: str, live: bool = False) -> Iterator[bytes]:
+    """The same bytes in `coding`, in parts; `live` parts can each be read as soon as they have come."""
+    if coding == "zstd":
+        zstandard = zstd.ZstdCompressor(level=1)
+        for part in parts:
+            packed = zstandard.compress(part)
+            if live:
+                packed += zstandard.flush(zstd.ZstdCompressor.FLUSH_BLOCK)
+            if packed:
+                yield packed
+        yield zstandard.flush()
+        return
+    gzip = zlib.compressobj(level=1, wbits=31)  # 31: gzip's header and trailer
     for part in parts:
-        if packed := compressor.compress(part):
+        if packed := gzip.compress(part) + (gzip.flush(zlib.Z_SYNC_FLUSH) if live else b""):
             yield packed
-    yield compressor.flush()
+    yield gzip.flush()

@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import structlog
+
+_log = structlog.get_logger(__name__)
 _HANG_UP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
 
@@ -34,8 +37,8 @@ class DisconnectWatcher:
             if self._epoll is None:
                 self._epoll = select.epoll()
                 threading.Thread(target=self._run, args=(self._epoll,), name="disconnects", daemon=True).start()
-            self._on_gone[descriptor] = on_gone
             self._epoll.register(descriptor, _HANG_UP | select.EPOLLONESHOT)
+            self._on_gone[descriptor] = on_gone
         try:
             yield
         finally:
@@ -48,6 +51,16 @@ class DisconnectWatcher:
         while True:
             for descriptor, _ in epoll.poll():
                 with self._lock:
-                    on_gone = self._on_gone.pop(descriptor, None)
+                    # Asked again, since the number may have become another connection's meanwhile.
+                    on_gone = self._on_gone.pop(descriptor, None) if _has_hung_up(descriptor) else None
                 if on_gone is not None:
-                    on_gone()
+                    try:
+                        on_gone()
+                    except Exception as error:
+                        _log.error("could not cancel", exc_info=error)
+
+
+def _has_hung_up(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
+    return bool(poll.poll(0))

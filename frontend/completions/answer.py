@@ -74,8 +74,5 @@ class Answer:
         k = request.sampling.prompt_logprobs
         if k is not None and first and self.names is not None:
             yield b',"prompt_logprobs":'
-            if choice.prompt_rows is None:
-                yield b"[null]"  # a prompt of one token: nothing predicts it
-            else:
-                yield from render_prompt_logprobs(choice.prompt_rows, choice.prompt.ids, k, self.names)
+            yield from render_prompt_logprobs(choice.prompt_rows, choice.prompt.ids, k, self.names)
         yield b"}"

@@ -5,9 +5,11 @@ A choice is the same streamed and not: the unstreamed one is the streamed one's 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-from frontend.completions.logprobs import LegacyLogprobs, PlacedToken, TokenNames
+from frontend.completions.logprobs import LegacyLogprobs, PlacedToken, TokenNames, positions_of
 from frontend.completions.plan import Plan
 from frontend.inference import EngineEvent, LogprobRows
 
@@ -25,7 +27,7 @@ class Piece:
     @property
     def empty(self) -> bool:
         """Whether a caller would learn nothing from it."""
-        return not (self.text or self.token_ids or self.finish_reason)
+        return not (self.text or self.token_ids or self.finish_reason or (self.logprobs and self.logprobs.tokens))
 
 
 class Choice:
@@ -36,7 +38,7 @@ class Choice:
     whose text the cut at a stop string removed, wholly or in part, is the end of the text.
     """
 
-    def __init__(self, plan: Plan, index: int, names: TokenNames | None, prompt_rows: LogprobRows | None) -> None:
+    def __init__(self, plan: Plan, index: int, names: TokenNames | None, prompt_rows: Sequence[LogprobRows]) -> None:
         self.index = index
         self.prompt = plan.prompts[index // plan.request.sampling.n]
         self.prompt_rows = prompt_rows
@@ -48,6 +50,7 @@ class Choice:
         self._begun = False
         self._shown = 0  # characters of the choice's text that are visible
         self._end = 0  # characters that all tokens so far add, before any cut
+        self._rows: deque[tuple[LogprobRows, int]] = deque()  # positions whose tokens have not come yet
         self._waiting: deque[PlacedToken] = deque()
 
     def push(self, event: EngineEvent) -> Piece:
@@ -70,21 +73,23 @@ class Choice:
         return Piece(text, ids, logprobs, event.finish_reason, event.stop_reason)
 
     def _echo_prompt(self, logprobs: LegacyLogprobs | None) -> str:
-        for place, (token, text) in enumerate(zip(self.prompt.ids, self.prompt.texts, strict=True)):
+        positions = chain([(None, 0)], positions_of(self.prompt_rows))
+        for token, text in zip(self.prompt.ids, self.prompt.texts, strict=True):
             start, self._end = self._end, self._end + len(text)
             if logprobs is not None:
-                rows = self.prompt_rows if place else None
                 name = logprobs.names.placed(token, text)
-                logprobs.add(PlacedToken(token, name, start, self._end, rows, place - 1), start)
+                logprobs.add(PlacedToken(token, name, start, self._end, *next(positions)), start)
         return "".join(self.prompt.texts)
 
     def _place(self, event: EngineEvent, names: TokenNames) -> None:
+        if event.logprobs is not None:  # large rows come ahead of their tokens
+            self._rows.extend(positions_of([event.logprobs]))
         stop_token = len(event.token_ids) - 1 if isinstance(event.stop_reason, int) else None
-        for row, (token, text) in enumerate(zip(event.token_ids, event.token_texts, strict=True)):
-            hidden = row == stop_token and not text
+        for place, (token, text) in enumerate(zip(event.token_ids, event.token_texts, strict=True)):
+            hidden = place == stop_token and not text
             name = names.alone(token) if hidden else names.placed(token, text)
             start, self._end = self._end, self._end + len(text)
-            self._waiting.append(PlacedToken(token, name, start, self._end, event.logprobs, row))
+            self._waiting.append(PlacedToken(token, name, start, self._end, *self._rows.popleft()))
 
     def _release(self, logprobs: LegacyLogprobs) -> tuple[int, ...]:
         ids = []

@@ -6,7 +6,7 @@ stands in memory as text.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,10 +22,19 @@ MINUS_INFINITY = -9999.0
 
 
 def finite(value: float) -> float:
-    """A log probability that JSON can carry. NaN is a bug of the engine and never becomes a number."""
-    if math.isnan(value):
-        raise InternalError("Inference returned a log probability that is not a number.")
+    """A log probability that JSON can carry."""
     return MINUS_INFINITY if value == -math.inf else value
+
+
+def check_numbers(rows: LogprobRows) -> None:
+    """Refuse NaN, a bug of the engine: as soon as rows come, since rendering happens when the answer has begun."""
+    if np.isnan(rows.values).any():
+        raise InternalError("Inference returned a log probability that is not a number.")
+
+
+def positions_of(parts: Sequence[LogprobRows]) -> Iterator[tuple[LogprobRows, int]]:
+    """Every position of rows that came in parts: the rows, and which of them."""
+    return ((rows, row) for rows in parts for row in range(len(rows)))
 
 
 @dataclass(frozen=True)
@@ -108,11 +117,13 @@ class LegacyLogprobs:
         return orjson.dumps(top)
 
 
-def render_prompt_logprobs(rows: LogprobRows, ids: tuple[int, ...], k: int, names: TokenNames) -> Iterator[bytes]:
-    """vLLM's `prompt_logprobs` of a prompt as a JSON list in parts; rows[i] belongs to prompt token i + 1."""
+def render_prompt_logprobs(
+    parts: Sequence[LogprobRows], ids: tuple[int, ...], k: int, names: TokenNames
+) -> Iterator[bytes]:
+    """vLLM's `prompt_logprobs` of a prompt as a JSON list in parts; position i belongs to prompt token i + 1."""
     yield b"[null"
-    for row in range(len(rows)):
-        token, rank = ids[row + 1], int(rows.ranks[row])
+    for token, (rows, row) in zip(ids[1:], positions_of(parts), strict=True):
+        rank = int(rows.ranks[row])
         if rows.ids is None and k < 0:
             yield b"," + names.writer.prompt_logprobs(rows.values[row], names.as_ids, token, rank)
             continue
@@ -122,15 +133,6 @@ def render_prompt_logprobs(rows: LogprobRows, ids: tuple[int, ...], k: int, name
                              "decoded_token": names.alone(token)}
         yield b"," + orjson.dumps(entry)
     yield b"]"
-
-
-def join_rows(parts: list[LogprobRows]) -> LogprobRows:
-    """Rows that came in parts, as one."""
-    if len(parts) == 1:
-        return parts[0]
-    ids = [part.ids for part in parts if part.ids is not None]
-    return LogprobRows(np.concatenate(ids) if ids else None, np.concatenate([part.values for part in parts]),
-                       np.concatenate([part.ranks for part in parts]))
 
 
 def likeliest(rows: LogprobRows, row: int, k: int) -> tuple[list[int], list[float]]:

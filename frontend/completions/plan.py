@@ -12,6 +12,10 @@ from frontend.inference import ModelCard, TokenizedPrompt
 
 #: The value of logprobs and prompt_logprobs that asks for every id of the vocabulary.
 WHOLE_VOCABULARY = -1
+#: The most log probabilities over prompts that one answer holds, about 50 bytes each, the whole vocabulary apart.
+MOST_PROMPT_ENTRIES = 16_000_000
+#: An answer with more log probabilities than this is rendered while it is sent, never whole in memory.
+MOST_ENTRIES_IN_MEMORY = 100_000
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,23 @@ class Plan:
             return None
         return WHOLE_VOCABULARY if WHOLE_VOCABULARY in numbers else max(numbers)
 
+    @property
+    def prompt_entries(self) -> int:
+        """Log probabilities over the prompts that the answer holds: each choice carries its prompt's."""
+        k = self.prompt_logprobs
+        if k is None:
+            return 0
+        columns = self.card.vocab_size if k == WHOLE_VOCABULARY else k + 1
+        return self.prompt_tokens * self.request.sampling.n * columns
+
+    @property
+    def renders_as_it_goes(self) -> bool:
+        """Whether the answer may be too large to stand in memory as text."""
+        k = self.request.sampling.logprobs
+        columns = 0 if k is None else self.card.vocab_size if k == WHOLE_VOCABULARY else k + 1
+        generated = len(self.prompts) * self.request.sampling.n * self.max_tokens * columns
+        return self.prompt_entries + generated > MOST_ENTRIES_IN_MEMORY
+
     def engine_sampling(self) -> bytes:
         """The engine's `sampling` input: every field, defaults included, so that no checkpoint decides one."""
         fields = asdict(self.request.sampling)
@@ -59,6 +80,15 @@ def check_ids(request: CompletionRequest, card: ModelCard) -> None:
     problems = [*_prompt_problems(request.prompts, card.vocab_size), *_sampling_problems(request.sampling, card)]
     if problems:
         raise InvalidRequest.of(problems)
+
+
+def check_size(texts: Sequence[str], card: ModelCard, longest_token: int) -> None:
+    """Refuse a text that can't fit the context whatever its tokens are; `longest_token` is in bytes."""
+    tokens = max(len(text.encode()) for text in texts) // longest_token
+    if tokens > card.max_model_len:
+        raise ContextLengthExceeded(
+            f"The prompt has at least {tokens} tokens and the context of {card.id!r} is {card.max_model_len} tokens.",
+            "prompt")
 
 
 def make_plan(
@@ -98,12 +128,17 @@ def _check_totals(plan: Plan) -> None:
         raise InvalidRequest(
             f"min_tokens is {sampling.min_tokens}, more than max_tokens, which is {plan.max_tokens} here.",
             "min_tokens")
-    cap = plan.card.full_vocab_max_prompt_tokens
-    if plan.prompt_logprobs == WHOLE_VOCABULARY and plan.prompt_tokens > cap:
-        field = "prompt_logprobs" if sampling.prompt_logprobs == WHOLE_VOCABULARY else "logprobs"
+    cap, positions = plan.card.full_vocab_max_prompt_tokens, plan.prompt_tokens * sampling.n
+    field = "prompt_logprobs" if sampling.prompt_logprobs == plan.prompt_logprobs else "logprobs"
+    if plan.prompt_logprobs == WHOLE_VOCABULARY and positions > cap:
         raise FullVocabTooLarge(
-            f"{field} -1 asks for the whole vocabulary over {plan.prompt_tokens} prompt tokens; "
+            f"{field} -1 asks for the whole vocabulary over {positions} prompt tokens"
+            f"{f' (n × {plan.prompt_tokens})' if sampling.n > 1 else ''}; "
             f"full_vocab_max_prompt_tokens of {plan.card.id!r} is {cap}.", field)
+    if plan.prompt_logprobs != WHOLE_VOCABULARY and plan.prompt_entries > MOST_PROMPT_ENTRIES:
+        raise InvalidRequest(
+            f"{field} {plan.prompt_logprobs} over {plan.prompt_tokens} prompt tokens and n {sampling.n} is "
+            f"{plan.prompt_entries} log probabilities; at most {MOST_PROMPT_ENTRIES} fit one answer.", field)
     cap = plan.card.full_vocab_max_completion_tokens
     if sampling.logprobs == WHOLE_VOCABULARY and choices * plan.max_tokens > cap:
         raise FullVocabTooLarge(

@@ -7,18 +7,20 @@ from __future__ import annotations
 import secrets
 import string
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
 from frontend.completions.answer import Answer, Usage
 from frontend.completions.choices import Choice, Piece, join_pieces
-from frontend.completions.logprobs import TokenNames, join_rows
-from frontend.completions.plan import WHOLE_VOCABULARY, Plan, check_ids, make_plan
+from frontend.completions.logprobs import TokenNames, check_numbers
+from frontend.completions.plan import Plan, check_ids, check_size, make_plan
 from frontend.completions.request import CompletionRequest
 from frontend.errors import InternalError
 from frontend.inference import EngineEvent, Generation, Inference, LogprobRows, ModelCard, TokenizedPrompt
 
+#: Characters beyond which a text is worth a look before it costs the tokenizer seconds.
+LONG_TEXT = 100_000
 _ID_ALPHABET = string.ascii_letters + string.digits
 #: Gets a function that cancels the work on the engine; called once, before it begins.
 OnStart = Callable[[Callable[[], object]], object]
@@ -36,14 +38,18 @@ def plan_request(request: CompletionRequest, inference: Inference, limits: Limit
     """Look up the model, tokenize and fix max_tokens: every refusal that the model decides happens here."""
     card = inference.model(request.model)
     check_ids(request, card)
-    return make_plan(request, card, _tokenize(request, card, inference), limits.max_total_tokens)
+    return make_plan(request, card, _tokenize(request, card, inference, limits), limits.max_total_tokens)
 
 
-def _tokenize(request: CompletionRequest, card: ModelCard, inference: Inference) -> list[TokenizedPrompt]:
+def _tokenize(
+    request: CompletionRequest, card: ModelCard, inference: Inference, limits: Limits
+) -> list[TokenizedPrompt]:
     """The prompts as tokens. Only echo needs the texts of the tokens."""
     texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
     if texts:
-        return inference.tokenize(card.id, texts, request.add_special_tokens, with_texts=request.echo)
+        if max(map(len, texts)) > LONG_TEXT:
+            check_size(texts, card, inference.vocabulary(card.id).longest)
+        return inference.tokenize(card.id, texts, request.add_special_tokens, request.echo, limits.timeout)
     ids = [prompt for prompt in request.prompts if not isinstance(prompt, str)]
     if request.echo:
         return [inference.describe(card.id, prompt, request.sampling.skip_special_tokens) for prompt in ids]
@@ -88,7 +94,7 @@ class Run:
             if piece.empty:
                 continue
             parts = self.answer.event(choice, piece, choice.index not in seen)
-            if asks_whole_vocabulary(self.plan):
+            if self.plan.renders_as_it_goes:
                 yield from parts
             else:
                 yield b"".join(parts)
@@ -110,6 +116,9 @@ class Run:
         with closing(self._events):
             event = self._first
             while event is not None:
+                for rows in (event.prompt_logprobs, event.logprobs):
+                    if rows is not None:
+                        check_numbers(rows)
                 if event.prompt_logprobs is not None:
                     self._prompt_rows.setdefault(event.prompt, []).append(event.prompt_logprobs)
                 if event.token_ids or event.text or event.finish_reason or event.logprobs is not None:
@@ -122,17 +131,9 @@ class Run:
     def _choice(self, event: EngineEvent) -> Choice:
         index = event.prompt * self.plan.request.sampling.n + event.index
         if index not in self._choices:
-            parts: Sequence[LogprobRows] = self._prompt_rows.get(event.prompt, ())
-            if len(parts) > 1:
-                self._prompt_rows[event.prompt] = [join_rows(list(parts))]
-            rows = self._prompt_rows[event.prompt][0] if parts else None
+            rows = self._prompt_rows.get(event.prompt, [])
             self._choices[index] = Choice(self.plan, index, self.answer.names, rows)
         return self._choices[index]
-
-
-def asks_whole_vocabulary(plan: Plan) -> bool:
-    """Whether the answer is too large to stand in memory as text."""
-    return WHOLE_VOCABULARY in (plan.request.sampling.logprobs, plan.prompt_logprobs)
 
 
 def _completion_id() -> str:

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from frontend.errors import InternalError
 from frontend.inference import Vocabulary
 
 Row = npt.NDArray[np.float32]
@@ -47,7 +46,10 @@ class WholeVocabularyWriter:
         if as_ids:
             keys, values = self._id_keys, row
         else:
-            keys, values = self._text_keys[0], np.maximum.reduceat(row[self._text_keys[1]], self._text_keys[2])
+            keys, order, starts = self._text_keys
+            values = np.maximum.reduceat(row[order], starts)
+            if name in self._texts:
+                values[self._texts[name]] = max(values[self._texts[name]], row[token])
         parts: list[bytes] = [b""] * (2 * len(keys))
         parts[0::2] = keys
         parts[1::2] = _numbers(values)
@@ -57,8 +59,9 @@ class WholeVocabularyWriter:
         return body + b"}"
 
     @functools.cached_property
-    def _texts(self) -> frozenset[str]:
-        return frozenset(self._vocabulary.texts)
+    def _texts(self) -> dict[str, int]:
+        """Each distinct text, and its place among them."""
+        return {text: place for place, text in enumerate(dict.fromkeys(self._vocabulary.texts))}
 
     @functools.cached_property
     def _id_heads(self) -> list[bytes]:
@@ -98,9 +101,7 @@ class WholeVocabularyWriter:
 
 
 def _numbers(row: Row) -> list[bytes]:
-    """Each number as JSON; minus infinity is -9999.0, NaN is a bug of the engine."""
-    if np.isnan(row).any():
-        raise InternalError("Inference returned a log probability that is not a number.")
+    """Each number as JSON; minus infinity is -9999.0."""
     clipped = np.ascontiguousarray(np.where(np.isneginf(row), np.float32(-9999.0), row), np.float32)
     return orjson.dumps(clipped, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].split(b",")
 

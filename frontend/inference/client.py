@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from frontend.errors import ModelNotFound, Unavailable
 from frontend.inference.card import ModelCard
 from frontend.inference.events import EngineEvent, Generation, LogprobRows, TokenizedPrompt, Vocabulary
-from frontend.inference.faults import api_error, is_not_loaded, stream_error
+from frontend.inference.faults import Cancelled, api_error, is_not_loaded, stream_error
 from frontend.inference.tensors import Tensor, infer_request, read_outputs
 
 #: Seconds for a call that only asks Triton something, which takes it milliseconds.
@@ -45,6 +45,7 @@ class Inference:
         self._lock = threading.Lock()
         self._cards: dict[str, tuple[float, ModelCard]] = {}
         self._vocabularies: dict[str, Vocabulary] = {}
+        self._vocabulary_locks: dict[str, threading.Lock] = {}
 
     def close(self) -> None:
         """Close every connection; running calls end as cancelled."""
@@ -123,16 +124,18 @@ class Inference:
     # Tokens
 
     def tokenize(
-        self, model: str, texts: Sequence[str], add_special_tokens: bool = True, with_texts: bool = True
+        self, model: str, texts: Sequence[str], add_special_tokens: bool = True, with_texts: bool = True,
+        timeout: float = QUICK,
     ) -> list[TokenizedPrompt]:
         """The tokens of each text, special tokens added by the model's template unless told not to.
 
-        Without `with_texts` the prompts' `texts` are empty, which spares the wire a string for each token.
+        Without `with_texts` the prompts' `texts` are empty, which spares the wire a string for each token. A text of
+        megabytes takes seconds, so the `timeout` is the caller's.
         """
         outputs = self._tokenizer(model, {
             "text_input": [text.encode() for text in texts],
             "add_special_tokens": np.array([add_special_tokens]),
-        }, ("input_ids", "lengths", *(("token_texts",) if with_texts else ())))
+        }, ("input_ids", "lengths", *(("token_texts",) if with_texts else ())), timeout)
         ids = _ints(outputs["input_ids"])
         token_texts = _strings(outputs["token_texts"]) if with_texts else ()
         prompts, at = [], 0
@@ -153,6 +156,8 @@ class Inference:
         """Every id's bytes and text; asked for once, since it is megabytes and never changes for a fingerprint."""
         key = self.model(model).fingerprint
         with self._lock:
+            loading = self._vocabulary_locks.setdefault(key, threading.Lock())
+        with loading:  # one question for all who wait, and nobody waits for another model's
             if key not in self._vocabularies:
                 outputs = self._tokenizer(model, {"vocabulary": np.array([True])}, ("vocabulary", "special_ids"))
                 raw = tuple(cast("list[bytes]", outputs["vocabulary"]))
@@ -174,7 +179,13 @@ class Inference:
         """
         requests = [self._engine_request(model, request_id, number, g) for number, g in enumerate(generations)]
         call = self._stub(model).ModelStreamInfer(iter(requests), timeout=timeout, metadata=_STREAM_METADATA)
-        on_start(call.cancel)
+        cancelled = threading.Event()
+
+        def cancel() -> None:
+            cancelled.set()
+            call.cancel()
+
+        on_start(cancel)
         running, started = len(requests), False
         try:
             while running:
@@ -190,6 +201,8 @@ class Inference:
                 if response.parameters["triton_final_response"].bool_param:
                     running -= 1
         except grpc.RpcError as error:
+            if cancelled.is_set():
+                raise Cancelled from None
             raise api_error(error, model, started) from error
         finally:
             call.cancel()
@@ -224,10 +237,12 @@ class Inference:
         except grpc.RpcError as error:
             raise Unavailable("Inference can't be reached now. Try again in a moment.") from error
 
-    def _tokenizer(self, model: str, inputs: dict[str, object], outputs: Sequence[str]) -> dict[str, Tensor]:
+    def _tokenizer(
+        self, model: str, inputs: dict[str, object], outputs: Sequence[str], timeout: float = QUICK
+    ) -> dict[str, Tensor]:
         request = infer_request(model + _TOKENIZER, inputs, outputs)  # type: ignore[arg-type]
         try:
-            return read_outputs(self._stub(model).ModelInfer(request, timeout=QUICK))
+            return read_outputs(self._stub(model).ModelInfer(request, timeout=timeout))
         except grpc.RpcError as error:
             raise api_error(error, model) from error
 

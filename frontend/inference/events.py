@@ -30,6 +30,11 @@ class Vocabulary:
     texts: tuple[str, ...]
     special_ids: frozenset[int]
 
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest token."""
+        return max(map(len, self.raw))
+
 
 @dataclass(frozen=True)
 class LogprobRows:

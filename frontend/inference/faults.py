@@ -9,6 +9,11 @@ from frontend.errors import ApiError, DeadlineExceeded, InferenceError, InvalidR
 _NOT_LOADED = ("is not found", "is not ready", "has no available versions", "is not at ready state")
 
 
+#: How backends/llama_vllm words that it can't run anything now, and that it died while it ran something.
+_NOT_RUNNING = ("the engine is not running", "the model is being unloaded")
+_ENGINE_DIED = "the engine died"
+
+
 class Cancelled(Exception):
     """The call was cancelled on our side, because its client went away."""
 
@@ -18,16 +23,16 @@ def is_not_loaded(details: str | None) -> bool:
     return any(words in (details or "") for words in _NOT_LOADED)
 
 
-def api_error(error: grpc.RpcError, model: str, started: bool = False) -> ApiError | Cancelled:
+def api_error(error: grpc.RpcError, model: str, started: bool = False) -> ApiError:
     """What to raise for a failed call about `model`. `started`: whether the engine had answered something before."""
     code, details = error.code(), error.details() or "no details"
-    if code == grpc.StatusCode.CANCELLED:
-        return Cancelled()
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(f"Inference did not finish the request for {model!r} in time.")
     if code == grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidRequest(f"Inference refused the request: {details}")
-    if code == grpc.StatusCode.UNAVAILABLE and not started and "engine" not in details:
+    if code == grpc.StatusCode.UNAVAILABLE and not started and _ENGINE_DIED not in details:
+        if any(words in details for words in _NOT_RUNNING):
+            return _not_warm(model)
         return Unavailable("Inference can't be reached now. Try again in a moment.")
     return stream_error(details, model, started)
 
@@ -35,7 +40,11 @@ def api_error(error: grpc.RpcError, model: str, started: bool = False) -> ApiErr
 def stream_error(details: str, model: str, started: bool = False) -> ApiError:
     """What to raise for an error of which Triton tells the words alone, as it does for a stream that it can't begin."""
     if is_not_loaded(details):
-        return ModelUnavailable(f"The model {model!r} is not Warm, so it can't answer now. Try again in a moment.")
+        return _not_warm(model)
     if started:
         return InferenceError(f"Inference broke off while it ran {model!r}. Send the request again.")
     return InferenceError(f"Inference failed to run {model!r}: {details}")
+
+
+def _not_warm(model: str) -> ModelUnavailable:
+    return ModelUnavailable(f"The model {model!r} is not Warm, so it can't answer now. Try again in a moment.")

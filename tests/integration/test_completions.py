@@ -7,6 +7,8 @@ import httpx
 import openai
 import pytest
 
+from tests import sse
+
 
 def test_the_demo_model_knows_the_capital_of_france(client: openai.OpenAI) -> None:
     answer = client.completions.create(model="smollm2-135m", prompt="The capital of France is", max_tokens=1,
@@ -76,6 +78,24 @@ def test_whole_vocabulary_is_a_distribution(http: httpx.Client) -> None:
         assert some == pytest.approx({key: top[key] for key in some}, abs=1e-4)
 
 
+def test_whole_vocabulary_rows_may_come_ahead_of_their_tokens(http: httpx.Client) -> None:
+    """More rows than one response of the engine holds, which is 32 of this vocabulary."""
+    body = {"model": "tiny-llama", "prompt": "x", "max_tokens": 40, "logprobs": -1, "ignore_eos": True, "seed": 1}
+    logprobs = http.post("/v1/completions", json=body).json()["choices"][0]["logprobs"]
+    few = http.post("/v1/completions", json=body | {"logprobs": 0}).json()["choices"][0]["logprobs"]
+    assert logprobs["tokens"] == few["tokens"]
+    assert logprobs["token_logprobs"] == pytest.approx(few["token_logprobs"], abs=1e-4)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+def test_a_whole_vocabulary_stream_is_compressed_event_by_event(http: httpx.Client, coding: str) -> None:
+    body = {"model": "tiny-llama", "prompt": "x", "max_tokens": 3, "logprobs": -1, "ignore_eos": True, "stream": True}
+    answer = http.post("/v1/completions", json=body, headers={"Accept-Encoding": coding})
+    assert answer.headers["Content-Encoding"] == coding
+    (choice,) = sse.join(sse.events(answer))
+    assert [len(top) > 100_000 for top in choice["logprobs"]["top_logprobs"]] == [True] * 3
+
+
 @pytest.mark.parametrize("coding", ["identity", "gzip", "zstd"])
 def test_a_whole_vocabulary_answer_comes_in_the_coding_that_was_asked_for(http: httpx.Client, coding: str) -> None:
     body = {"model": "tiny-llama", "prompt": "The sky is", "max_tokens": 1, "temperature": 0, "prompt_logprobs": -1}
@@ -88,8 +108,6 @@ def test_a_whole_vocabulary_answer_comes_in_the_coding_that_was_asked_for(http: 
 
 
 def test_prompt_logprobs_come_with_the_first_event_alone(http: httpx.Client) -> None:
-    from tests import sse
-
     body = {"model": "tiny-llama", "prompt": ["The sky is", "x"], "max_tokens": 5, "temperature": 0,
             "prompt_logprobs": 1, "return_token_ids": True, "stream": True, "ignore_eos": True}
     seen: set[int] = set()

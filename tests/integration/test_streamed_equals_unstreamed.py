@@ -13,9 +13,9 @@ from tests import sse
 Json = dict[str, Any]
 
 TEXTS = st.sampled_from(
-    ["The sky is", "é", "日本語 ", "A B C D", "🙂🙂", "def f(x):\n", "<|begin_of_text|>x", " "]
+    ["The sky is", "é", "日本語 ", "A B C D", "🙂🙂", "def f(x):\n", "<|begin_of_text|>x", " ", ""]
 ) | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
-IDS = st.lists(st.integers(0, 2000) | st.sampled_from([128000, 128001, 9468, 247]), min_size=1, max_size=12)
+IDS = st.just([128000]) | st.lists(st.integers(0, 2000) | st.sampled_from([128000, 128001, 9468, 247]), min_size=1, max_size=12)
 STOPS = st.lists(st.sampled_from(["e", " ", "a", "in", "\n", "ist", "\ufffd", "the", "_"]), min_size=1, max_size=4)
 
 
@@ -36,6 +36,10 @@ def requests(draw: st.DrawFn) -> Json:
     }
     for name in draw(st.sets(st.sampled_from(sorted(optional)), max_size=6)):
         body[name] = draw(optional[name])
+    if draw(st.booleans()):  # allowed ids make texts of a few letters, where stop strings begin and complete often
+        body["allowed_token_ids"] = [64, 65, 66, 220]
+        body["stop"] = draw(st.lists(st.text("abc ", min_size=1, max_size=4), min_size=1, max_size=4, unique=True))
+        body.pop("stop_token_ids", None)
     if {"allowed_token_ids", "logit_bias"} <= set(body):
         del body["logit_bias"]
     return body

@@ -56,7 +56,7 @@ def push_all(choice: Choice, events: list[EngineEvent]) -> Piece:
 
 def test_an_echoed_bos_is_named_and_shifts_nothing() -> None:
     prompt = TokenizedPrompt((BOS, 0, 2), ("", "a", " c"))
-    choice = Choice(plan(prompt, echo=True), 0, NAMES, rows([0, 2]))
+    choice = Choice(plan(prompt, echo=True), 0, NAMES, [rows([0]), rows([2])])
     logprobs = body(push_all(choice, [event([3], ["de"], "de", "length")]))
     assert logprobs["tokens"] == ["<bos>", "a", " c", "de"]
     assert logprobs["text_offset"] == [0, 0, 1, 3]
@@ -66,7 +66,7 @@ def test_an_echoed_bos_is_named_and_shifts_nothing() -> None:
 
 
 def test_tokens_wait_for_text_that_is_held_back() -> None:
-    choice = Choice(plan(TokenizedPrompt((0,), ())), 0, NAMES, None)
+    choice = Choice(plan(TokenizedPrompt((0,), ())), 0, NAMES, [])
     first = choice.push(event([0, 1], ["a", "b"], "a"))
     assert body(first)["tokens"] == ["a"]
     assert first.token_ids == (0,)
@@ -76,7 +76,7 @@ def test_tokens_wait_for_text_that_is_held_back() -> None:
 
 
 def test_a_token_that_a_stop_string_cut_has_the_end_of_the_text_as_its_offset() -> None:
-    choice = Choice(plan(TokenizedPrompt((0,), ())), 0, NAMES, None)
+    choice = Choice(plan(TokenizedPrompt((0,), ())), 0, NAMES, [])
     piece = push_all(choice, [event([0], ["a"], "a"), event([3, 1], ["de", "b"], "d", "stop", "eb")])
     assert piece.text == "ad"
     assert body(piece)["tokens"] == ["a", "de", "b"]
@@ -85,26 +85,43 @@ def test_a_token_that_a_stop_string_cut_has_the_end_of_the_text_as_its_offset() 
 
 @pytest.mark.parametrize(("stop_reason", "token", "name"), [(None, EOS, "<eos>"), (1, 1, "b")])
 def test_a_hidden_stop_token_keeps_its_name(stop_reason: int | None, token: int, name: str) -> None:
-    choice = Choice(plan(TokenizedPrompt((0,), ())), 0, NAMES, None)
+    choice = Choice(plan(TokenizedPrompt((0,), ())), 0, NAMES, [])
     piece = push_all(choice, [event([0, token], ["a", ""], "a", "stop", stop_reason)])
     assert body(piece)["tokens"] == ["a", name]
     assert body(piece)["text_offset"] == [0, 1]
 
 
 def test_the_token_that_completes_a_character_carries_it() -> None:
-    choice = Choice(plan(TokenizedPrompt((0,), ())), 0, NAMES, None)
+    choice = Choice(plan(TokenizedPrompt((0,), ())), 0, NAMES, [])
     logprobs = body(push_all(choice, [event([4], [""], ""), event([5], ["é"], "é", "length")]))
     assert logprobs["tokens"] == ["", "é"]
     assert logprobs["text_offset"] == [0, 0]
 
 
+def test_rows_may_come_ahead_of_their_tokens() -> None:
+    """Whole-vocabulary rows are megabytes each, so the engine sends them in responses without tokens."""
+    choice = Choice(plan(TokenizedPrompt((0,), ())), 0, NAMES, [])
+    assert choice.push(EngineEvent(0, 0, logprobs=rows([0, 1]))).empty
+    last = EngineEvent(0, 0, "ab c", (0, 1, 2), ("a", "b", " c"), rows([2]), None, "length", None)
+    logprobs = body(choice.push(last))
+    assert logprobs["tokens"] == ["a", "b", " c"]
+    assert logprobs["token_logprobs"] == [-2.0, -2.0, -2.0]
+
+
+def test_an_echoed_prompt_without_text_is_not_lost() -> None:
+    choice = Choice(plan(TokenizedPrompt((BOS,), ("",)), echo=True), 0, NAMES, [])
+    first = choice.push(event([0], ["a"], ""))
+    assert not first.empty
+    assert body(first)["tokens"] == ["<bos>"]
+
+
 def test_two_ids_that_decode_alike_share_the_key_with_the_higher_log_probability() -> None:
-    choice = Choice(plan(TokenizedPrompt((0,), ()), logprobs=3), 0, NAMES, None)
+    choice = Choice(plan(TokenizedPrompt((0,), ()), logprobs=3), 0, NAMES, [])
     alike = LogprobRows(np.array([[0, 4, 5, 1]], np.int32), np.array([[-3.0, -0.5, -1.5, -2.0]], np.float32),
                         np.array([4], np.int32))
     piece = choice.push(EngineEvent(0, 0, "a", (0,), ("a",), alike, None, "length", None))
     assert body(piece)["top_logprobs"] == [{"a": -3.0, "\ufffd": -0.5, "b": -2.0}]
-    by_id = Choice(plan(TokenizedPrompt((0,), ()), logprobs=3), 0, TokenNames(NAMES.vocabulary, True), None)
+    by_id = Choice(plan(TokenizedPrompt((0,), ()), logprobs=3), 0, TokenNames(NAMES.vocabulary, True), [])
     piece = by_id.push(EngineEvent(0, 0, "a", (0,), ("a",), alike, None, "length", None))
     assert body(piece)["top_logprobs"] == [{"token_id:0": -3.0, "token_id:4": -0.5, "token_id:5": -1.5,
                                             "token_id:1": -2.0}]
@@ -116,10 +133,10 @@ def test_pieces_join_to_the_unstreamed_choice(tokens: list[tuple[int, str]], dat
     ids, texts = [t for t, _ in tokens], [x for _, x in tokens]
     whole = "".join(texts)
     cut = data.draw(st.integers(0, len(whole)))
-    at_once = Choice(plan(TokenizedPrompt((0,), ())), 0, NAMES, None)
+    at_once = Choice(plan(TokenizedPrompt((0,), ())), 0, NAMES, [])
     want = at_once.push(event(ids, texts, whole[:cut], "stop", "x"))
     bounds = sorted({0, len(ids), *data.draw(st.lists(st.integers(0, len(ids)), max_size=4))})
-    streamed, pieces, shown = Choice(plan(TokenizedPrompt((0,), ())), 0, NAMES, None), [], 0
+    streamed, pieces, shown = Choice(plan(TokenizedPrompt((0,), ())), 0, NAMES, []), [], 0
     for start, end in itertools.pairwise(bounds):
         last = end == len(ids)
         safe = cut if last else min(cut, data.draw(st.integers(shown, max(shown, len("".join(texts[:end]))))))

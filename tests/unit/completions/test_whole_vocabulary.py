@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from frontend.completions.logprobs import likeliest
+from frontend.completions.logprobs import check_numbers, likeliest
 from frontend.completions.whole_vocabulary import WholeVocabularyWriter
 from frontend.errors import InternalError
 from frontend.inference import LogprobRows, Vocabulary
@@ -45,9 +45,15 @@ def test_top_logprobs_give_a_shared_text_to_the_likeliest(row: np.ndarray, token
     assert [np.float32(v) for v in by_id.values()] == [np.float32(finite(v)) for v in row]
 
 
+def test_a_token_that_completes_a_character_shares_its_key_with_the_id_of_that_text() -> None:
+    row = np.full(len(TEXTS), -9, np.float32)
+    row[4] = -0.5
+    assert json.loads(WRITER.top_logprobs(row, False, 4, "é"))["é"] == -0.5
+
+
 def test_a_number_that_is_none_is_an_error_and_never_json() -> None:
     with pytest.raises(InternalError):
-        WRITER.prompt_logprobs(np.full(len(TEXTS), np.nan, np.float32), False, 0, 1)
+        check_numbers(LogprobRows(None, np.array([[0, np.nan]], np.float32), np.array([1], np.int32)))
 
 
 @given(ROWS, st.integers(0, len(TEXTS)))

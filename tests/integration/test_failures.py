@@ -1,0 +1,73 @@
+"""What breaks under a request breaks with the documented error, and the rest goes on."""
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+import httpx
+import psutil
+
+from tests.stack import Stack
+
+Body = dict[str, object]
+LONG: Body = {"model": "tiny-llama", "prompt": "x", "max_tokens": 1900, "ignore_eos": True, "stream": True}
+
+
+def find(stack: Stack, matches: Callable[[str], bool], above: str) -> psutil.Process:
+    """The process that matches below Triton's stub for tiny-llama's engine, or that stub itself."""
+    for process in psutil.Process(stack.process.pid).children(recursive=True):
+        lineage = [process, *process.parents()]
+        if matches(" ".join(process.cmdline())) and any(above in " ".join(p.cmdline()) for p in lineage):
+            return process
+    raise LookupError("no such process")
+
+
+def break_off(http: httpx.Client, kill: Callable[[], object]) -> list[str]:
+    """Start a long stream, kill something, and read the stream to its end. Returns the data of its events."""
+    with http.stream("POST", "/v1/completions", json=LONG) as answer:
+        assert answer.status_code == 200
+        lines = answer.iter_lines()
+        data = [next(lines)]
+        kill()
+        data += [line for line in lines if line]
+    return [line.removeprefix("data: ") for line in data]
+
+
+def comes_back(http: httpx.Client, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = http.post("/v1/completions", json={"model": "tiny-llama", "prompt": "x", "max_tokens": 1})
+        if answer.status_code == 200:
+            return
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) in {(502, "inference_error"), (503, "model_unavailable"),
+                                                       (503, "unavailable")}
+        assert time.monotonic() < deadline, error
+        time.sleep(1)
+
+
+def check_broken(events: list[str]) -> None:
+    assert events[-1] != "[DONE]"
+    error = json.loads(events[-1])["error"]
+    assert (error["type"], error["code"]) == ("server_error", "inference_error")
+
+
+def test_an_engine_that_dies_ends_its_streams_and_is_started_again(stack: Stack, http: httpx.Client) -> None:
+    core = find(stack, lambda command: "EngineCore" in command, above="tiny-llama_engine")
+    family = [core, *core.children(recursive=True)]
+    check_broken(break_off(http, core.kill))
+    other = http.post("/v1/completions", json={"model": "smollm2-135m", "prompt": "x", "max_tokens": 1})
+    assert other.status_code == 200
+    comes_back(http, 120)
+    assert psutil.wait_procs(family, timeout=10)[1] == []
+
+
+def test_a_stub_that_is_killed_leaves_no_process_and_comes_back(stack: Stack, http: httpx.Client) -> None:
+    stub = find(stack, lambda command: "triton_python_backend_stub" in command, above="tiny-llama_engine")
+    family = stub.children(recursive=True)
+    assert any("EngineCore" in " ".join(process.cmdline()) for process in family)
+    check_broken(break_off(http, stub.kill))
+    assert psutil.wait_procs([stub, *family], timeout=10)[1] == []
+    assert http.post("/v1/completions", json={"model": "smollm2-135m", "prompt": "x", "max_tokens": 1}).is_success
+    comes_back(http, 180)
