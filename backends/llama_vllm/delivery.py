@@ -199,9 +199,11 @@ class Delivery:
             self._close()
 
     def _close(self) -> None:
-        if self._failure is not None:
-            self.caller.fail(*self._failure)
-        self._on_closed(self)
+        try:
+            if self._failure is not None:
+                self.caller.fail(*self._failure)
+        finally:
+            self._on_closed(self)
 
 
 def _answers(ending: Ending) -> bool:

@@ -25,6 +25,7 @@ import numpy.typing as npt
 import uvloop
 from torch._dynamo.utils import dump_compile_times
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.exceptions import VLLMClientError
 from vllm.platforms import current_platform
 from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 
 #: How often callers are asked whether they have gone away.
 SWEEP_SECONDS = 0.25
+#: So many are asked before other work gets its turn.
+SWEEP_AT_ONCE = 32
 #: How often figures are passed on to Triton.
 PUBLISH_SECONDS = 1.0
 #: Responses of one stream are this much further apart for each stream in flight, and never further than the most.
@@ -146,7 +149,7 @@ class Engine:
 
     async def _stop(self) -> None:
         for delivery in list(self._live):
-            self._abandon(delivery, Failure.UNAVAILABLE, "the model is being unloaded")
+            delivery.fail(Failure.UNAVAILABLE, "the model is being unloaded")
         if self._engine is not None:
             self._engine.shutdown()
             self._engine = None
@@ -157,7 +160,7 @@ class Engine:
             caller.fail(Failure.UNAVAILABLE, "the engine is not running")
             return
         delivery = Delivery(
-            caller, sampling, len(prompt_ids), stream, self._pace, self._large_answers, self._live.discard
+            caller, sampling, len(prompt_ids), stream, self._pace, self._large_answers, self._forget
         )
         name = str(next(self._ids))
         try:
@@ -165,8 +168,13 @@ class Engine:
                 engine_request(engine, f"{name}-{index}", prompt_ids, vllm_params(sampling, index))
                 for index in range(sampling.n)
             ]
-        except ValueError as error:
+        except (ValueError, VLLMClientError) as error:
             caller.fail(Failure.INVALID_ARGUMENT, one_line(error))
+            return
+        except Exception as error:
+            # Nothing may leave a caller without an answer: this runs as a callback, so nobody else would notice.
+            log.exception("a request could not be made")
+            caller.fail(Failure.INTERNAL, one_line(error))
             return
         for index, request in enumerate(requests):
             delivery.choices.append(
@@ -194,11 +202,11 @@ class Engine:
     def _pace(self) -> float:
         return min(PACE_SECONDS_PER_STREAM * len(self._live), PACE_MOST_SECONDS)
 
-    def _abandon(self, delivery: Delivery, failure: Failure, message: str) -> None:
-        """Ends a request for its caller and in the engine."""
-        delivery.fail(failure, message)
-        if self._engine is not None and not self._engine.errored:
-            running = [choice.request_id for choice in delivery.choices if choice.ending is None]
+    def _forget(self, delivery: Delivery) -> None:
+        """A request has ended, well or not: what the engine still runs of it runs for nobody."""
+        self._live.discard(delivery)
+        running = [choice.request_id for choice in delivery.choices if choice.ending is None]
+        if running and self._engine is not None and not self._engine.errored:
             self._figures.aborted(len(running))
             self._loop.create_task(self._engine.abort(running, internal=True))
 
@@ -208,9 +216,11 @@ class Engine:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             try:
-                for delivery in list(self._live):
+                for place, delivery in enumerate(list(self._live)):
+                    if place % SWEEP_AT_ONCE == SWEEP_AT_ONCE - 1:
+                        await asyncio.sleep(0)  # each question is a round trip to Triton: let tokens through
                     if not delivery.closed and delivery.caller.cancelled():
-                        self._abandon(delivery, Failure.CANCELLED, "the caller went away")
+                        delivery.fail(Failure.CANCELLED, "the caller went away")
                 if self._engine is not None and self._engine.errored:
                     await self._restart()
                 if self._loop.time() - published >= PUBLISH_SECONDS:

@@ -80,10 +80,9 @@ class TritonCaller:
         return sender is not None and bool(sender.is_cancelled())
 
     def _send(self, response: Any, final: bool) -> None:
-        sender = self._sender
+        self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
         if final:
             self._sender = None
-        sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
 
 
 class TritonMetrics:

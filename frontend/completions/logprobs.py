@@ -56,10 +56,10 @@ class TokenNames:
     def placed(self, token: int, text: str) -> str:
         """The name of a token that added `text` to the text.
 
-        A special token that the text leaves out is named by its content; one that ends inside a character adds
-        nothing, and the token that completes the character carries all of it.
+        A special token is named by its content, also where the text leaves it out. A token that ends inside a
+        character adds nothing, and the token that completes the character carries all of it.
         """
-        if self.as_ids or (not text and token in self.vocabulary.special_ids):
+        if self.as_ids or token in self.vocabulary.special_ids:
             return self.alone(token)
         return text
 

@@ -138,6 +138,14 @@ def test_bad_words_do_not_appear(http: httpx.Client) -> None:
     assert "Paris" not in bad
 
 
+@pytest.mark.parametrize("words", [["\n"], [" "], ["x", "\t \n"]])
+def test_bad_words_that_are_only_space_are_refused_at_once(http: httpx.Client, words: list[str]) -> None:
+    """vLLM strips a bad word in front, so nothing of these is left; its refusal once left the request unanswered."""
+    body = {"model": "tiny-llama", "prompt": "x", "max_tokens": 1, "bad_words": words}
+    answer = http.post("/v1/completions", json=body, timeout=20)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
+
+
 def test_a_text_can_do_without_bos(http: httpx.Client) -> None:
     body = {"model": "tiny-llama", "prompt": "The sky is", "max_tokens": 1, "return_token_ids": True}
     with_bos = http.post("/v1/completions", json=body).json()["choices"][0]["prompt_token_ids"]

@@ -15,7 +15,8 @@ Json = dict[str, Any]
 TEXTS = st.sampled_from(
     ["The sky is", "é", "日本語 ", "A B C D", "🙂🙂", "def f(x):\n", "<|begin_of_text|>x", " ", ""]
 ) | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
-IDS = st.just([128000]) | st.lists(st.integers(0, 2000) | st.sampled_from([128000, 128001, 9468, 247]), min_size=1, max_size=12)
+ID = st.integers(0, 2000) | st.sampled_from([128000, 128001, 9468, 247])
+IDS = st.just([128000]) | st.lists(ID, min_size=1, max_size=12)
 STOPS = st.lists(st.sampled_from(["e", " ", "a", "in", "\n", "ist", "\ufffd", "the", "_"]), min_size=1, max_size=4)
 
 
