@@ -55,15 +55,16 @@ async def serve(settings: Settings) -> None:
             if checkpoints.is_buildable(model) and not checkpoints.is_built(model, settings.checkpoints):
                 say(f"building the checkpoint {model.checkpoint} (half a minute)")
                 await supervisor.step(f"checkpoint-{model.id}", parts.checkpoint(model), parts.in_repository(settings))
-        say("starting valkey and triton, preparing the database")
+        say("starting valkey, triton and keeper, preparing the database")
         await supervisor.start(parts.valkey(settings))
+        # The keeper is there when Triton is, because an engine takes longest to start: half a minute on one core, during
+        # which the frontend starts on another.
         await asyncio.gather(
             supervisor.start(parts.inference(settings)),
+            supervisor.start(parts.keeper(settings)),
             supervisor.step("setup", parts.setup(settings), parts.in_repository(settings)),
         )
-        # The keeper first: an engine spends half a minute on one core, during which the frontend starts on another.
-        say("starting keeper and frontend")
-        await supervisor.start(parts.keeper(settings))
+        say("starting frontend")
         await supervisor.start(parts.frontend(settings))
         await _warm(supervisor, settings)
         _greet(settings)

@@ -8,7 +8,7 @@ from frontend.keeper.warmth import Warmth
 from frontend.settings import Settings
 
 #: Seconds between two rounds.
-ROUND = 3.0
+ROUND = 1.0
 
 
 def run(settings: Settings) -> None:
