@@ -57,8 +57,8 @@ async def serve(settings: Settings) -> None:
                 await supervisor.step(f"checkpoint-{model.id}", parts.checkpoint(model), parts.in_repository(settings))
         say("starting valkey, triton and keeper, preparing the database")
         await supervisor.start(parts.valkey(settings))
-        # The keeper is there when Triton is, because an engine takes longest to start: half a minute on one core, during
-        # which the frontend starts on another.
+        # The keeper is there when Triton is, because an engine takes longest to start: half a minute on one core,
+        # during which the frontend starts on another.
         await asyncio.gather(
             supervisor.start(parts.inference(settings)),
             supervisor.start(parts.keeper(settings)),
