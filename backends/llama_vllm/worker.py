@@ -1,7 +1,7 @@
 """The worker process's side: what vLLM's runner is taught there. Named to vLLM by `worker_cls`.
 
-Two things on the CPU runner: seeded requests survive chunked prefill, and whole-vocabulary log probabilities come in
-vocabulary order without sorting 128k columns per row.
+On the CPU: seeded requests survive chunked prefill, whole-vocabulary log probabilities come in vocabulary order
+without sorting 128k columns per row, and a worker that has nothing to do leaves its core alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker import cpu_worker
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+from backends.llama_vllm.executor import wait_patiently
 
 
 class ExactSeeds(CPUModelRunner):
@@ -89,6 +91,7 @@ class LlamaCPUWorker(cpu_worker.CPUWorker):
 
     def init_device(self) -> None:
         """As vLLM's, which makes its runner by this name of its module."""
+        wait_patiently()
         cpu_worker.CPUModelRunner = LlamaCPURunner
         super().init_device()
         # Nobody reads this table, and drawing it up takes longer than vLLM waits before it kills the worker.
