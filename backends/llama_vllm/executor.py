@@ -20,7 +20,7 @@ def wait_patiently() -> None:
     shm_broadcast.sched_yield = lambda: time.sleep(LOOK_SECONDS)
 
 
-class PatientExecutor(MultiprocExecutor):  # type: ignore[misc]
+class PatientExecutor(MultiprocExecutor):
     """vLLM's executor, which lives in the core's process and waits patiently there."""
 
     def _init_executor(self) -> None:
