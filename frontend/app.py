@@ -11,6 +11,7 @@ from frontend import logs
 from frontend.accounts.keys import random_text
 from frontend.api import chat, completions, health, models, openapi, tokenize
 from frontend.api.answers import handle_errors
+from frontend.api.disconnect import bound_standstill
 from frontend.api.parts import EXTENSION, Parts
 from frontend.db import Database
 from frontend.db.migrate import migrate
@@ -51,6 +52,7 @@ def _identify_requests(app: Flask) -> None:
 
     @app.before_request
     def _begin() -> None:
+        bound_standstill(request.environ)
         g.request_id = f"req_{random_text(24)}"
         g.started = time.perf_counter()
         structlog.contextvars.clear_contextvars()

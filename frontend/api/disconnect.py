@@ -1,4 +1,4 @@
-"""Notices that a client has gone while its request still waits for the engine, when nothing is written to it.
+"""Clients that go away: noticed while their requests still wait for the engine, and given up when they stand still.
 
 A write to a closed socket fails by itself; before the first token, or in an unstreamed answer, there is none for
 minutes. One thread for each process watches the sockets of the running requests for a hang-up.
@@ -6,6 +6,8 @@ minutes. One thread for each process watches the sockets of the running requests
 from __future__ import annotations
 
 import select
+import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +16,18 @@ from typing import Any
 import structlog
 
 _log = structlog.get_logger(__name__)
+#: Seconds that a client may neither send what it announced nor read what it gets. It holds a thread meanwhile.
+STANDSTILL = 60
 _HANG_UP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+
+
+def bound_standstill(environ: dict[str, Any], seconds: int = STANDSTILL) -> None:
+    """Let each read from and write to a request's connection fail (OSError) after so many seconds without progress."""
+    connection = environ.get("gunicorn.socket")
+    if connection is not None:
+        limit = struct.pack("ll", seconds, 0)  # struct timeval
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 class DisconnectWatcher:

@@ -17,6 +17,8 @@ from frontend.schemas.json_body import printable
 #: The engine's messages carry 64-bit integers, so no integer that it gets may be larger.
 MAX_INT = 2**63 - 1
 MAX_PROMPTS = 1024
+#: The engine computes with 32-bit numbers, where anything nearer to 0 than about 1e-38 turns into 0.
+LEAST_NUMBER = 1e-37
 
 _JSON_TYPES = {
     str: "a string", bool: "a boolean", int: "a whole number", float: "a number with a decimal point or exponent",
@@ -25,7 +27,7 @@ _JSON_TYPES = {
 _TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 _CANONICAL_ID = re.compile(r"0|[1-9][0-9]{0,18}")
 MESSAGES: dict[str, str | list[Any] | dict[Any, Any]] = {
-    "required": "is required.", "null": "must not be null; leave it out instead.",
+    "required": "is required.", "null": "must not be null; a field that is not required can be left out.",
 }
 
 
@@ -84,6 +86,8 @@ class StrictNumber(fields.Float):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
         if type(value) is not int and type(value) is not float:
             raise wrong_type("a number", value)
+        if value != 0 and abs(value) < LEAST_NUMBER:
+            raise ValidationError(f"must be 0 or at least {LEAST_NUMBER} away: the engine would take it for 0.")
         try:
             return float(value) + 0.0  # −0 becomes 0
         except OverflowError:

@@ -308,6 +308,14 @@ def test_anything_is_loaded_as_it_is_or_refused(fields: dict[str, Any]) -> None:
             assert (type(sent) is bool) == (type(got) is bool and sent is not None) or sent is None
 
 
+@pytest.mark.parametrize("sent", [1e-46, -1e-46, 5e-324])
+@pytest.mark.parametrize("field", ["repetition_penalty", "top_p", "min_p", "presence_penalty"])
+def test_a_number_that_the_engine_would_take_for_0_is_refused(field: str, sent: float) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        load(**{field: sent})
+    assert caught.value.param == field
+
+
 @given(st.sampled_from(sorted(NUMBERS)), st.integers() | st.floats(allow_nan=False, allow_infinity=False))
 def test_a_number_is_never_clamped(field: str, sent: float) -> None:
     try:
