@@ -37,7 +37,19 @@ class Stack:
 
     @classmethod
     def start(cls, home: Path, models: str, checkpoints: Path | None = None, **environment: str) -> Stack:
-        """Start it in `home` and wait until it says that it is ready. Its output is in home/out."""
+        """Start it in `home` and wait until it says that it is ready."""
+        stack = cls.launch(home, models, checkpoints, **environment)
+        deadline = time.monotonic() + PATIENCE
+        while "Strata is ready" not in stack.output():
+            if stack.process.poll() is not None or time.monotonic() > deadline:
+                stack.stop()
+                raise RuntimeError(f"Strata did not start:\n{stack.output()[-4000:]}")
+            time.sleep(0.2)
+        return stack
+
+    @classmethod
+    def launch(cls, home: Path, models: str, checkpoints: Path | None = None, **environment: str) -> Stack:
+        """Start it in `home` and wait for nothing. Its output is in home/out."""
         home.mkdir(parents=True, exist_ok=True)
         port, grpc_port, metrics_port = free_ports(3)
         environment = {
@@ -49,14 +61,7 @@ class Stack:
         with (home / "out").open("wb") as out:
             process = subprocess.Popen([sys.executable, "-m", "deploy.local"], cwd=REPOSITORY, env=environment,
                                        stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
-        stack = cls(process, home, port, grpc_port, metrics_port)
-        deadline = time.monotonic() + PATIENCE
-        while "Strata is ready" not in stack.output():
-            if process.poll() is not None or time.monotonic() > deadline:
-                stack.stop()
-                raise RuntimeError(f"Strata did not start:\n{stack.output()[-4000:]}")
-            time.sleep(0.2)
-        return stack
+        return cls(process, home, port, grpc_port, metrics_port)
 
     @property
     def url(self) -> str:

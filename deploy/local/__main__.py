@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 
-from deploy.local import checkpoints, lock, parts, preflight, probe
+from deploy.local import checkpoints, lock, parts, preflight, probe, triton
 from deploy.local.process import tail
 from deploy.local.settings import Settings, SettingsError
 from deploy.local.supervisor import StartError, Stopped, Supervisor
@@ -118,6 +118,7 @@ def main() -> int:
     except Stopped:
         pass
     finally:
+        triton.sweep_shared_memory(settings)  # it leaves its regions when it does not wait for an engine to unload
         if held:
             held.close()
     say("stopped")

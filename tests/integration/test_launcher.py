@@ -71,11 +71,11 @@ def test_what_dies_comes_back_and_nothing_is_left(tmp_path: Path, checkpoints: P
         triton = next(process for process in processes(home) if process.name() == "tritonserver")
         triton.kill()
         keeper_log = home / "log" / "keeper.log"
-        eventually(lambda: "model_load_failed" in keeper_log.read_text(), 120)
+        eventually(lambda: "model_load_failed" in keeper_log.read_text(), 200)
         assert "triton was killed by SIGKILL; starting it again" in stack.output()
         assert complete(stack).status_code == 503
         (own / "away").rename(weights)
-        eventually(lambda: complete(stack).status_code == 200, 120)
+        eventually(lambda: complete(stack).status_code == 200, 200)
 
         # The supervisor is killed outright: everything goes with it.
         everything = processes(home)
@@ -88,12 +88,13 @@ def test_what_dies_comes_back_and_nothing_is_left(tmp_path: Path, checkpoints: P
         stack.stop()
     abandoned = regions(home)
 
-    # The next start clears away what that left, and keeps the key.
-    stack = Stack.start(home, "tiny-llama", own)
+    # The next start clears away what that left, keeps the key, and stops as cleanly while an engine loads.
+    stack = Stack.launch(home, "tiny-llama", own)
     try:
+        eventually(lambda: "loading tiny-llama" in stack.output(), 60)
+        eventually(lambda: any("_engine" in " ".join(process.cmdline()) for process in processes(home)), 60)
         assert stack.key == key
         assert not abandoned & regions(home)
-        assert complete(stack).status_code == 200
         everything = processes(home)
         stack.process.send_signal(signal.SIGTERM)
         assert stack.process.wait(60) == 0
