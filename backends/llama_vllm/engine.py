@@ -30,6 +30,7 @@ from vllm.platforms import current_platform
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from backends.checkpoints import local_folder, tokenizer_folder
+from backends.llama_vllm import prefork
 from backends.llama_vllm.choice import ChoiceState, engine_request, start, vllm_params
 from backends.llama_vllm.delivery import Caller, Delivery, Failure
 from backends.llama_vllm.executor import PatientExecutor
@@ -39,8 +40,6 @@ from backends.text import TokenTable, load_tokenizer
 
 log = logging.getLogger(__name__)
 
-#: vLLM's executor that runs the worker inside the engine's process. By this name it is not replaced on CPUs.
-IN_THE_ENGINE = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 #: How often callers are asked whether they have gone away.
 SWEEP_SECONDS = 0.25
 #: So many are asked before other work gets its turn.
@@ -101,9 +100,6 @@ class Engine:
         if current_platform.is_cpu() and settings.engine_args.get("enforce_eager"):
             # Else the first request for log probabilities waits 15 s for a compiler, to no gain.
             os.environ["TORCH_COMPILE_DISABLE"] = "1"
-        if current_platform.is_cpu():
-            # One core stays with everything that is not the model.
-            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) - 1)))
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine", daemon=True)
         self._thread.start()
@@ -166,9 +162,7 @@ class Engine:
         if engine is None or self._closing:
             caller.fail(Failure.UNAVAILABLE, "the engine is not running")
             return
-        delivery = Delivery(
-            caller, sampling, len(prompt_ids), stream, self._pace, self._large_answers, self._forget
-        )
+        delivery = Delivery(caller, sampling, len(prompt_ids), stream, self._pace, self._large_answers, self._forget)
         name = str(next(self._ids))
         try:
             requests = [

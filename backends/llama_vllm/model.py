@@ -17,7 +17,7 @@ from typing import Any  # noqa: E402
 import numpy.typing as npt  # noqa: E402
 import triton_python_backend_utils as pb_utils  # noqa: E402
 
-from backends.llama_vllm import guard  # noqa: E402
+from backends.llama_vllm import guard, prefork  # noqa: E402
 from backends.llama_vllm.sampling import InvalidRequest, parse_sampling  # noqa: E402
 
 
@@ -27,6 +27,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Starts the engine that the entry's `engine` parameter describes."""
         guard.start()
+        prefork.start()
         from backends.llama_vllm.engine import Engine, EngineSettings
 
         config = json.loads(args["model_config"])
@@ -80,9 +81,13 @@ class TritonCaller:
         return sender is not None and bool(sender.is_cancelled())
 
     def _send(self, response: Any, final: bool) -> None:
-        self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
-        if final:
-            self._sender = None
+        # Nobody may ask whether a request is cancelled once it is closed; one that could not be sent is not.
+        sender, self._sender = self._sender, None if final else self._sender
+        try:
+            sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
+        except Exception:
+            self._sender = sender
+            raise
 
 
 class TritonMetrics:
