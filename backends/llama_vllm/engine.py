@@ -100,6 +100,7 @@ class Engine:
         if current_platform.is_cpu() and settings.engine_args.get("enforce_eager"):
             # Else the first request for log probabilities waits 15 s for a compiler, to no gain.
             os.environ["TORCH_COMPILE_DISABLE"] = "1"
+        prefork.use()
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine", daemon=True)
         self._thread.start()
