@@ -6,6 +6,7 @@ idle anyway; on two cores the loop takes from the model, from Triton and from th
 
 from __future__ import annotations
 
+import os
 import time
 
 from vllm.distributed.device_communicators import shm_broadcast
@@ -25,4 +26,6 @@ class PatientExecutor(MultiprocExecutor):
 
     def _init_executor(self) -> None:
         wait_patiently()
+        # A worker must be a fresh process: OpenMP reads its threads and cores from the environment when it is loaded.
+        os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
         super()._init_executor()
