@@ -43,7 +43,7 @@ class TritonPythonModel:
                 raw = optional(request, "sampling")
                 sampling = parse_sampling(raw, prompt_ids, self._engine.limits)
             except InvalidRequest as error:
-                caller.refuse(pb_utils.TritonError.INVALID_ARG, str(error))
+                caller.refuse("INVALID_ARG", str(error))
             else:
                 stream = bool(optional(request, "stream") or False)
                 self._engine.submit(prompt_ids, sampling, stream, caller)
@@ -69,11 +69,12 @@ class TritonCaller:
 
     def fail(self, failure: Any, message: str) -> None:
         """Closes the request with one of `delivery.Failure`."""
-        self.refuse(getattr(pb_utils.TritonError, failure.value), message)
+        self.refuse(failure.value, message)
 
-    def refuse(self, code: Any, message: str) -> None:
-        """Closes the request with an error."""
-        self._send(pb_utils.InferenceResponse(error=pb_utils.TritonError(message, code)), final=True)
+    def refuse(self, code: str, message: str) -> None:
+        """Closes the request with an error. Its message begins with its code, which Triton's streams do not pass on."""
+        error = pb_utils.TritonError(f"{code}: {message}", getattr(pb_utils.TritonError, code))
+        self._send(pb_utils.InferenceResponse(error=error), final=True)
 
     def cancelled(self) -> bool:
         """Whether the client has cancelled or gone."""

@@ -22,8 +22,6 @@ from frontend.inference.tensors import Tensor, infer_request, read_outputs
 QUICK = 10.0
 #: Seconds for which a model's card is believed before Triton is asked again.
 CARD_TTL = 10.0
-#: With this header Triton ends a stream with a real gRPC status instead of a bare message.
-_STREAM_METADATA = (("triton_grpc_error", "true"),)
 #: Tensors may be large; and a Triton that comes back is noticed within a second, not gRPC's two minutes.
 _CHANNEL_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
                     ("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 200),
@@ -43,6 +41,7 @@ class Inference:
         self._channels = {address: grpc.insecure_channel(address, _CHANNEL_OPTIONS) for address in addresses}
         self._stubs = {a: service_pb2_grpc.GRPCInferenceServiceStub(c) for a, c in self._channels.items()}
         self._lock = threading.Lock()
+        self._ending: set[object] = set()
         self._cards: dict[str, tuple[float, ModelCard]] = {}
         self._vocabularies: dict[str, Vocabulary] = {}
         self._vocabulary_locks: dict[str, threading.Lock] = {}
@@ -178,7 +177,7 @@ class Inference:
         that the engine stops. Raises the ApiError that fits a failure, or Cancelled.
         """
         requests = [self._engine_request(model, request_id, number, g) for number, g in enumerate(generations)]
-        call = self._stub(model).ModelStreamInfer(iter(requests), timeout=timeout, metadata=_STREAM_METADATA)
+        call = self._stub(model).ModelStreamInfer(iter(requests), timeout=timeout)
         cancelled = threading.Event()
 
         def cancel() -> None:
@@ -193,6 +192,7 @@ class Inference:
                 if message is None:
                     raise stream_error("the stream ended early", model, started=True)
                 if message.error_message:
+                    running -= 1
                     raise stream_error(message.error_message, model, started)
                 response = message.infer_response
                 if response.outputs:
@@ -205,7 +205,13 @@ class Inference:
                 raise Cancelled from None
             raise api_error(error, model, started) from error
         finally:
-            call.cancel()
+            if running:
+                call.cancel()
+            else:
+                # Triton 2.51 can crash when a stream is cancelled that it is about to end by itself, and gRPC cancels
+                # what nobody holds. So it is held until Triton has ended it.
+                self._ending.add(call)
+                call.add_done_callback(self._ending.discard)
 
     @staticmethod
     def _engine_request(

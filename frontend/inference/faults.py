@@ -9,8 +9,7 @@ from frontend.errors import ApiError, DeadlineExceeded, InferenceError, InvalidR
 _NOT_LOADED = ("is not found", "is not ready", "has no available versions", "is not at ready state")
 
 
-#: How backends/llama_vllm words that it can't run anything now, and that it died while it ran something.
-_NOT_RUNNING = ("the engine is not running", "the model is being unloaded")
+#: How backends/llama_vllm words that it died while it ran something.
 _ENGINE_DIED = "the engine died"
 
 
@@ -30,16 +29,20 @@ def api_error(error: grpc.RpcError, model: str, started: bool = False) -> ApiErr
         return DeadlineExceeded(f"Inference did not finish the request for {model!r} in time.")
     if code == grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidRequest(f"Inference refused the request: {details}")
-    if code == grpc.StatusCode.UNAVAILABLE and not started and _ENGINE_DIED not in details:
-        if any(words in details for words in _NOT_RUNNING):
-            return _not_warm(model)
+    if code == grpc.StatusCode.UNAVAILABLE and not started:
         return Unavailable("Inference can't be reached now. Try again in a moment.")
     return stream_error(details, model, started)
 
 
 def stream_error(details: str, model: str, started: bool = False) -> ApiError:
-    """What to raise for an error of which Triton tells the words alone, as it does for a stream that it can't begin."""
-    if is_not_loaded(details):
+    """What to raise for an error inside a stream, of which Triton passes on the words alone.
+
+    Those of backends/llama_vllm begin with the name of Triton's error code.
+    """
+    code, _, words = details.partition(": ")
+    if code == "INVALID_ARG":
+        return InvalidRequest(f"Inference refused the request: {words}")
+    if is_not_loaded(details) or (code == "UNAVAILABLE" and not started and _ENGINE_DIED not in words):
         return _not_warm(model)
     if started:
         return InferenceError(f"Inference broke off while it ran {model!r}. Send the request again.")

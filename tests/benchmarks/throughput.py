@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import resource
 import time
@@ -17,8 +18,8 @@ from tests.benchmarks.client import BenchmarkError, Connection, Exchange
 from tests.benchmarks.servers import Server
 
 PROMPT_TOKENS, MAX_TOKENS = 32, 64
-#: A load lasts longer where fewer requests than this would have been answered.
-FEWEST_REQUESTS = 8
+#: However slow a server is, each connection asks so often, and all together so often.
+FEWEST_WAVES, FEWEST_REQUESTS = 3, 10
 
 
 @dataclass(frozen=True)
@@ -112,14 +113,21 @@ def bodies(model: Model, stream: bool, seed: str) -> Iterator[bytes]:
 
 
 async def measure(server: Server, model: Model, load: Load, seconds: float, seed: str) -> Figures:
-    """Keep `at_once` requests in flight for some seconds, after one unmeasured wave, and wait for the last answer."""
+    """Keep `at_once` requests in flight for about so many seconds, after one unmeasured wave.
+
+    Every connection asks equally often, so that hardly any time is measured in which only stragglers are left.
+    """
     connections = [Connection(server.target) for _ in range(load.at_once)]
     requests = bodies(model, load.stream, seed)
     try:
-        await _run(connections, requests, load, 0.0)
+        started = time.perf_counter()
+        await _run(connections, requests, load, 1)
+        waves = max(
+            math.ceil(seconds / (time.perf_counter() - started)), FEWEST_WAVES, math.ceil(FEWEST_REQUESTS / load.at_once)
+        )
         cpu, own, everybody = processes.cpu_seconds(server.pid), _own_cpu(), processes.machine_cpu_seconds()
         started = time.perf_counter()
-        done = await _run(connections, requests, load, seconds)
+        done = await _run(connections, requests, load, waves)
         elapsed, own = time.perf_counter() - started, _own_cpu() - own
         spent = processes.spent(cpu, processes.cpu_seconds(server.pid))
         others = max(processes.machine_cpu_seconds() - everybody - own - sum(spent.values()), 0.0)
@@ -135,22 +143,18 @@ async def measure(server: Server, model: Model, load: Load, seconds: float, seed
 
 
 async def _run(
-    connections: list[Connection], requests: Iterator[bytes], load: Load, seconds: float
+    connections: list[Connection], requests: Iterator[bytes], load: Load, waves: int
 ) -> list[tuple[Exchange, Answer]]:
-    """Each connection sends its next request when the last one is answered, until the time is up; one at least."""
-    until = time.perf_counter() + seconds
-    fewest = FEWEST_REQUESTS if seconds else 1
+    """Each connection asks `waves` times, its next request when the last one is answered."""
     done: list[tuple[Exchange, Answer]] = []
 
     async def ask(connection: Connection) -> None:
-        while True:
+        for _ in range(waves):
             answer = Answer(load.stream)
             exchange = await connection.post(next(requests), answer.pieces.append)
             if exchange.status != 200:
                 raise BenchmarkError(f"HTTP {exchange.status}: {b''.join(answer.pieces)[:500]!r}")
             done.append((exchange, answer))
-            if time.perf_counter() >= until and len(done) >= fewest:
-                return
 
     async with asyncio.TaskGroup() as tasks:
         for connection in connections:
