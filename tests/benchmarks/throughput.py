@@ -122,9 +122,8 @@ async def measure(server: Server, model: Model, load: Load, seconds: float, seed
     try:
         started = time.perf_counter()
         await _run(connections, requests, load, 1)
-        waves = max(
-            math.ceil(seconds / (time.perf_counter() - started)), FEWEST_WAVES, math.ceil(FEWEST_REQUESTS / load.at_once)
-        )
+        fill = math.ceil(seconds / (time.perf_counter() - started))
+        waves = max(fill, FEWEST_WAVES, math.ceil(FEWEST_REQUESTS / load.at_once))
         cpu, own, everybody = processes.cpu_seconds(server.pid), _own_cpu(), processes.machine_cpu_seconds()
         started = time.perf_counter()
         done = await _run(connections, requests, load, waves)
