@@ -259,10 +259,10 @@ def test_a_seeded_prompt_longer_than_one_prefill_chunk(http: httpx.Client, token
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_client_that_leaves_before_the_first_token(stack: Stack, http: httpx.Client, streamed: bool) -> None:
-    prompts = [[i % 1000 + 10 for i in range(j, 1500 + j)] for j in range(8)]
-    body = {"model": "tiny-llama", "prompt": prompts, "max_tokens": 500, "ignore_eos": True, "stream": streamed}
+    prompts = [[i % 1000 + 10 for i in range(j, 1900 + j)] for j in range(16)]
+    body = {"model": "tiny-llama", "prompt": prompts, "max_tokens": 100, "ignore_eos": True, "stream": streamed}
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{stack.url}/v1/completions", json=body, timeout=0.3, headers=http.headers)
+        httpx.post(f"{stack.url}/v1/completions", json=body, timeout=0.1, headers=http.headers)
     left = time.monotonic()
     wait_until_idle(stack, "tiny-llama")
     assert time.monotonic() - left < 2.5
