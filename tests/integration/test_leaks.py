@@ -53,6 +53,8 @@ def measure(stack: Stack) -> dict[int, tuple[str, int, int, int]]:
     """Of every process: its command, resident bytes, threads, and open files and sockets."""
     found = {}
     for process in [psutil.Process(stack.process.pid), *psutil.Process(stack.process.pid).children(recursive=True)]:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            continue
         command = " ".join(process.cmdline()) or process.name()
         found[process.pid] = (command, process.memory_info().rss, process.num_threads(), process.num_fds())
     return found
