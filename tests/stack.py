@@ -13,7 +13,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 #: Seconds to a Warm model on two slow cores, checkpoints included.
-PATIENCE = 300.0
+PATIENCE = 600.0
 
 
 def free_ports(count: int) -> list[int]:
