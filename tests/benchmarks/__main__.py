@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from tests.benchmarks.vocabulary import WholeVocabulary
 SERVERS: dict[str, servers.Start] = {report.STRATA: servers.strata, report.VLLM: servers.vllm_serve}
 LOADS = [Load(at_once, stream) for stream in (True, False) for at_once in (1, 8, 32)]
 #: A whole-vocabulary answer that takes more seconds, or leaves the machine fewer bytes of memory, is given up.
-VOCABULARY_PATIENCE, RESERVE = 240.0, 3 * 2**30
+VOCABULARY_PATIENCE, RESERVE = 180.0, 3 * 2**30
 T = TypeVar("T")
 
 
@@ -42,6 +43,8 @@ class Plan:
 def main(arguments: list[str] | None = None) -> int:
     """The command. Returns its exit status."""
     plan = _parse(arguments)
+    # As Ctrl-C does: what was started is stopped, and what was measured is written.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     models: dict[str, object] = {}
     results = {"facts": report.facts(), "rounds": plan.rounds, "seconds": plan.seconds, "models": models}
     for model in plan.models:
@@ -50,8 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
         answers: dict[str, WholeVocabulary] = {}
         try:
             _measure(plan, model, cells, answers)
-        except BenchmarkError as error:
-            print(f"bench: {error}", file=sys.stderr)
+        except (BenchmarkError, KeyboardInterrupt) as error:
+            print(f"bench: {str(error) or 'stopped'}", file=sys.stderr)
             return 1
         finally:
             print(*report.tables(cells, answers), sep="\n\n", flush=True)

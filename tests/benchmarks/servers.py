@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local import checkpoints, triton
-from deploy.local.process import tail
+from deploy.local.process import die_with_parent, tail
 from deploy.local.settings import Settings
 from model_repository.catalog import Model
 from tests.benchmarks.client import BenchmarkError, Target
@@ -75,8 +75,9 @@ def vllm_serve(model: Model) -> Iterator[Server]:
         log = Path(folder) / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                command, env=engine_environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-            )
+                command, env=engine_environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                preexec_fn=die_with_parent,
+            )  # fmt: skip
         try:
             _until_healthy(process, port, log)
             yield Server(Target("vLLM", port), process.pid, log)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from backends.llama_vllm.guard import members
@@ -59,13 +60,18 @@ def started(server: subprocess.Popen[str]) -> tuple[int, str]:
     return int(pid), memory
 
 
-def guardians(group: int) -> list[str]:
-    lines = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
-    return [line for line in lines if f"guard.py {group} " in line]
+def guardians(group: int) -> list[int]:
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if str(group) in command and any(part.endswith("guard.py") for part in command):
+            found.append(process.pid)
+    return found
 
 
 def test_killing_the_stub_leaves_nothing(server: subprocess.Popen[str]) -> None:
     stub, memory = started(server)
+    assert until(lambda: len(guardians(stub)) == 1)
     os.kill(stub, signal.SIGKILL)
     assert until(lambda: not dict(members(stub)))
     assert until(lambda: not memory_exists(memory))
@@ -75,6 +81,7 @@ def test_killing_the_stub_leaves_nothing(server: subprocess.Popen[str]) -> None:
 
 def test_killing_the_server_leaves_nothing(server: subprocess.Popen[str]) -> None:
     stub, memory = started(server)
+    assert until(lambda: len(guardians(stub)) == 1)
     server.kill()
     server.wait(10)
     assert until(lambda: not dict(members(stub)))
@@ -85,9 +92,7 @@ def test_killing_the_server_leaves_nothing(server: subprocess.Popen[str]) -> Non
 def test_an_interrupt_does_not_stop_the_guardian(server: subprocess.Popen[str]) -> None:
     stub, _ = started(server)
     assert until(lambda: len(guardians(stub)) == 1)
-    guardian = int(
-        subprocess.run(["pgrep", "-f", f"guard.py {stub} "], capture_output=True, text=True, check=True).stdout
-    )
+    (guardian,) = guardians(stub)
     time.sleep(0.5)
     os.kill(guardian, signal.SIGTERM)
     os.kill(guardian, signal.SIGINT)
