@@ -15,8 +15,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from frontend.errors import ModelNotFound, Unavailable
 from frontend.inference.card import ModelCard
 from frontend.inference.events import EngineEvent, Generation, LogprobRows, TokenizedPrompt, Vocabulary
-from frontend.inference.faults import Cancelled, api_error, is_not_loaded, stream_error
+from frontend.inference.faults import Cancelled, api_error, broke_off, is_gone, is_not_loaded, stream_error
 from frontend.inference.tensors import Tensor, infer_request, read_outputs
+from frontend.inference.watch import StreamWatch
 
 #: Seconds for a call that only asks Triton something, which takes it milliseconds.
 QUICK = 10.0
@@ -42,6 +43,7 @@ class Inference:
         self._stubs = {a: service_pb2_grpc.GRPCInferenceServiceStub(c) for a, c in self._channels.items()}
         self._lock = threading.Lock()
         self._ending: set[object] = set()
+        self._watch = StreamWatch(self.alive)
         self._cards: dict[str, tuple[float, ModelCard]] = {}
         self._vocabularies: dict[str, Vocabulary] = {}
         self._vocabulary_locks: dict[str, threading.Lock] = {}
@@ -93,6 +95,36 @@ class Inference:
                 if entry.name in ours:
                     states[ours[entry.name]] = {"READY": "warm", "LOADING": "loading"}.get(entry.state, "cold")
         return {model: states.get(model, "cold") for model in models}
+
+    def alive(self, model: str) -> bool:
+        """Whether there is a process behind the engine of a Warm model: killed, it stays Warm in Triton's eyes.
+
+        A Triton that can't be reached says nothing about it, and counts as alive.
+        """
+        question = infer_request(model + _ENGINE, {"input_ids": np.array([], np.int32)})  # any engine refuses this
+        try:
+            answers = list(self._stub(model).ModelStreamInfer(iter([question]), timeout=QUICK))
+        except grpc.RpcError:
+            return True
+        return not any(is_gone(answer.error_message) for answer in answers)
+
+    def tokenizer_alive(self, model: str) -> bool:
+        """As `alive`, for the process of a model's tokenizer."""
+        question = infer_request(model + _TOKENIZER, {"text_input": [b""]}, ["lengths"])
+        try:
+            self._stub(model).ModelInfer(question, timeout=QUICK)
+        except grpc.RpcError as error:
+            return not is_gone(error.details())
+        return True
+
+    def restart_tokenizer(self, model: str, timeout: float) -> None:
+        """Give a model's tokenizer a new process. For the seconds that it takes, the model is not found."""
+        stub, name = self._stub(model), model + _TOKENIZER
+        try:
+            stub.RepositoryModelUnload(service_pb2.RepositoryModelUnloadRequest(model_name=name), timeout=timeout)
+            stub.RepositoryModelLoad(service_pb2.RepositoryModelLoadRequest(model_name=name), timeout=timeout)
+        except grpc.RpcError as error:
+            raise api_error(error, model) from error
 
     def ready(self, timeout: float = 2.0) -> bool:
         """Whether every Triton answers. Its own readiness says no while any model loads, so it isn't asked for that."""
@@ -186,9 +218,11 @@ class Inference:
 
         on_start(cancel)
         running, started = len(requests), False
+        stream = self._watch.add(model, call.cancel)
         try:
             while running:
                 message = next(call, None)
+                stream.heard()
                 if message is None:
                     raise stream_error("the stream ended early", model, started=True)
                 if message.error_message:
@@ -201,10 +235,13 @@ class Inference:
                 if response.parameters["triton_final_response"].bool_param:
                     running -= 1
         except grpc.RpcError as error:
+            if stream.broken:
+                raise broke_off(model) from None
             if cancelled.is_set():
                 raise Cancelled from None
             raise api_error(error, model, started) from error
         finally:
+            self._watch.remove(stream)
             if running:
                 call.cancel()
             else:

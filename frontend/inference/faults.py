@@ -22,6 +22,16 @@ def is_not_loaded(details: str | None) -> bool:
     return any(words in (details or "") for words in _NOT_LOADED)
 
 
+def is_gone(details: str | None) -> bool:
+    """Whether Triton's words mean that the process behind a loaded model was killed."""
+    return "is not healthy" in (details or "")
+
+
+def broke_off(model: str) -> InferenceError:
+    """What to raise for work that had begun, or may have, and that nothing answers for any more."""
+    return InferenceError(f"Inference broke off while it ran {model!r}. Send the request again.")
+
+
 def api_error(error: grpc.RpcError, model: str, started: bool = False) -> ApiError:
     """What to raise for a failed call about `model`. `started`: whether the engine had answered something before."""
     code, details = error.code(), error.details() or "no details"
@@ -45,7 +55,9 @@ def stream_error(details: str, model: str, started: bool = False) -> ApiError:
     if is_not_loaded(details) or (code == "UNAVAILABLE" and not started and _ENGINE_DIED not in words):
         return _not_warm(model)
     if started:
-        return InferenceError(f"Inference broke off while it ran {model!r}. Send the request again.")
+        return broke_off(model)
+    if is_gone(details):
+        return _not_warm(model)
     return InferenceError(f"Inference failed to run {model!r}: {details}")
 
 

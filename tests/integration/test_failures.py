@@ -9,8 +9,8 @@ from contextlib import closing
 import httpx
 import psutil
 import pytest
+import tritonclient.grpc as tritonclient
 
-from frontend.inference import Inference
 from tests.stack import Stack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -59,8 +59,8 @@ def comes_back(http: httpx.Client, seconds: float) -> None:
         if answer.status_code == 200:
             return
         error = answer.json()["error"]
-        assert (answer.status_code, error["code"]) in {(502, "inference_error"), (503, "model_unavailable"),
-                                                       (503, "unavailable")}
+        assert (answer.status_code, error["code"]) in {
+            (404, "model_not_found"), (502, "inference_error"), (503, "model_unavailable"), (503, "unavailable")}
         assert time.monotonic() < deadline, error
         time.sleep(1)
 
@@ -81,14 +81,21 @@ def test_an_engine_that_dies_ends_its_streams_and_is_started_again(stack: Stack,
     end_soon(family)
 
 
-def test_a_stub_that_is_killed_leaves_no_process_and_can_be_loaded_again(stack: Stack, http: httpx.Client) -> None:
+def test_a_stub_that_is_killed_leaves_no_process_and_is_replaced(stack: Stack, http: httpx.Client) -> None:
     stub = find(stack, lambda command: "triton_python_backend_stub" in command, above="tiny-llama_engine")
     family = stub.children(recursive=True)
     assert any("EngineCore" in " ".join(process.cmdline()) for process in family)
     check_broken(break_off(http, stub.kill))
     end_soon([stub, *family])
     assert http.post("/v1/completions", json={"model": "smollm2-135m", "prompt": "x", "max_tokens": 1}).is_success
-    with closing(Inference(stack.grpc)) as inference:  # Triton does not start a stub again by itself
-        inference.unload("tiny-llama", 60)
-        inference.load("tiny-llama", 180)
-    comes_back(http, 10)
+    comes_back(http, 180)
+
+
+def test_a_tokenizer_that_is_killed_is_replaced(stack: Stack, http: httpx.Client) -> None:
+    stub = find(stack, lambda command: "triton_python_backend_stub" in command, above="tiny-llama_tokenizer")
+    stub.kill()
+    other = http.post("/v1/completions", json={"model": "smollm2-135m", "prompt": "x", "max_tokens": 1})
+    assert other.status_code == 200
+    comes_back(http, 60)
+    with closing(tritonclient.InferenceServerClient(stack.grpc)) as triton:  # the ensemble has kept its parts
+        assert triton.is_model_ready("tiny-llama")

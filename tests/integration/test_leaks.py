@@ -5,6 +5,7 @@ import concurrent.futures
 import contextlib
 import random
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -59,14 +60,24 @@ def files(process: psutil.Process) -> list[str]:
     return [target for target in targets if "/strata.db" not in target]
 
 
-def measure(stack: Stack) -> dict[int, tuple[str, int, int, list[str]]]:
-    """Of every process: its command, resident bytes, threads, and open files and sockets."""
+@dataclass(frozen=True)
+class Measured:
+    """A process: its command, resident bytes, threads, and open files and sockets."""
+
+    command: str
+    memory: int
+    threads: int
+    files: list[str]
+
+
+def measure(stack: Stack) -> dict[int, Measured]:
+    """Every process of a stack by its id."""
     found = {}
     for process in [psutil.Process(stack.process.pid), *psutil.Process(stack.process.pid).children(recursive=True)]:
         if process.status() == psutil.STATUS_ZOMBIE:
             continue
-        command = " ".join(process.cmdline()) or process.name()
-        found[process.pid] = (command, process.memory_info().rss, process.num_threads(), files(process))
+        command = " ".join(process.cmdline()).strip() or process.name()
+        found[process.pid] = Measured(command, process.memory_info().rss, process.num_threads(), files(process))
     return found
 
 
@@ -75,19 +86,36 @@ def regions() -> int:
     return sum(1 for _ in Path("/dev/shm").iterdir())
 
 
-@pytest.mark.timeout(600)
+def grown(before: dict[int, Measured], after: dict[int, Measured]) -> list[str]:
+    """What a process has more of than before."""
+    assert after.keys() == before.keys(), "a process died or was left behind"
+    found = []
+    for pid, then in before.items():
+        now = after[pid]
+        if now.memory - then.memory >= SLACK_BYTES:
+            found.append(f"{then.command}: {(now.memory - then.memory) / 2**20:.0f} MiB more")
+        if now.threads > then.threads + 1:
+            found.append(f"{then.command}: {now.threads - then.threads} threads more")
+        if len(now.files) > len(then.files) + 2:
+            found.append(f"{then.command}: {set(now.files) - set(then.files)} more")
+    return found
+
+
+@pytest.mark.timeout(900)
 def test_a_thousand_requests_leave_nothing_behind(stack: Stack) -> None:
     run(stack, 0)  # caches and pools fill up here
     wait_until_idle(stack, "tiny-llama")
-    before, shared = measure(stack), regions()
-    assert run(stack, 10_000) == {"answered": REQUESTS, "broken off": BROKEN}
-    wait_until_idle(stack, "tiny-llama")
-    time.sleep(2)
-    after = measure(stack)
-    assert after.keys() == before.keys(), "a process died or was left behind"
-    assert regions() == shared
-    for pid, (command, memory, threads, opened) in before.items():
-        _, memory_now, threads_now, opened_now = after[pid]
-        assert memory_now - memory < SLACK_BYTES, command
-        assert threads_now <= threads + 1, command
-        assert len(opened_now) <= len(opened) + 2, (command, set(opened_now) - set(opened))
+    shared = regions()
+    before = measure(stack)
+    more = []
+    for attempt in range(1, 4):  # an allocator grows by a step now and then; what leaks grows every time
+        assert run(stack, attempt * 10_000) == {"answered": REQUESTS, "broken off": BROKEN}
+        wait_until_idle(stack, "tiny-llama")
+        time.sleep(2)
+        assert regions() == shared
+        after = measure(stack)
+        more = grown(before, after)
+        if not more:
+            return
+        before = after
+    raise AssertionError(more)

@@ -1,0 +1,78 @@
+"""Notices streams whose engine process was killed: Triton goes on as if it might still answer them.
+
+A stream may be silent for good reasons, such as a long prompt or a full queue. So one that has been silent for a while
+is a reason to ask the engine a question that it answers at once, and only what the answer says counts.
+"""
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+#: Seconds without a word after which the engine is asked, and asked again.
+SILENCE = 5.0
+#: Seconds between two looks at the streams.
+_LOOK = 1.0
+
+
+class Stream:
+    """One stream that is watched. `broken` is set before it is given up because its engine's process is gone."""
+
+    def __init__(self, model: str, give_up: Callable[[], object]) -> None:
+        self.model = model
+        self.give_up = give_up
+        self.broken = False
+        self.last_word = time.monotonic()
+
+    def heard(self) -> None:
+        """The engine has said something."""
+        self.last_word = time.monotonic()
+
+
+class StreamWatch:
+    """Watches the streams of one process, in a thread that starts with the first of them.
+
+    `alive` asks whether a model's engine has a living process; it may take seconds.
+    """
+
+    def __init__(self, alive: Callable[[str], bool]) -> None:
+        self._alive = alive
+        self._streams: set[Stream] = set()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def add(self, model: str, give_up: Callable[[], object]) -> Stream:
+        """Watch a stream until it is removed. `give_up` ends it and may be called from another thread."""
+        stream = Stream(model, give_up)
+        with self._lock:
+            self._streams.add(stream)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="stream-watch", daemon=True)
+                self._thread.start()
+        return stream
+
+    def remove(self, stream: Stream) -> None:
+        """Watch it no longer."""
+        with self._lock:
+            self._streams.discard(stream)
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(_LOOK)
+            self.look()
+
+    def look(self) -> None:
+        """Ask after the engines of the streams that are silent, and give up those whose engine is gone."""
+        begun = time.monotonic()
+        with self._lock:
+            silent = [stream for stream in self._streams if begun - stream.last_word >= SILENCE]
+        for model in {stream.model for stream in silent}:
+            alive = self._alive(model)
+            for stream in silent:
+                if stream.model != model:
+                    continue
+                if alive or stream.last_word > begun:
+                    stream.heard()
+                else:
+                    stream.broken = True
+                    stream.give_up()
