@@ -33,7 +33,7 @@ from backends.checkpoints import local_folder, tokenizer_folder
 from backends.llama_vllm import prefork
 from backends.llama_vllm.choice import ChoiceState, engine_request, start, vllm_params
 from backends.llama_vllm.delivery import Caller, Delivery, Failure
-from backends.llama_vllm.executor import PatientExecutor
+from backends.llama_vllm.executor import InProcessExecutor, PatientExecutor
 from backends.llama_vllm.metrics import Figures, Publisher, count_steps
 from backends.llama_vllm.sampling import Limits, Sampling
 from backends.text import TokenTable, load_tokenizer
@@ -78,7 +78,9 @@ class EngineSettings:
             arguments["revision"] = arguments["tokenizer_revision"] = self.revision
         if current_platform.is_cpu():
             arguments.setdefault("worker_cls", "backends.llama_vllm.worker.LlamaCPUWorker")
-            arguments.setdefault("distributed_executor_backend", PatientExecutor)
+            workers = arguments.get("tensor_parallel_size", 1) * arguments.get("pipeline_parallel_size", 1)
+            executor = InProcessExecutor if workers == 1 else PatientExecutor
+            arguments.setdefault("distributed_executor_backend", executor)
         return AsyncEngineArgs(**arguments)
 
 

@@ -11,7 +11,7 @@ import multiprocessing
 from multiprocessing import forkserver
 
 #: What the core imports.
-MODULES = ["vllm.v1.engine.core", "vllm.v1.engine.async_llm", "backends.llama_vllm.executor"]
+MODULES = ["vllm.v1.engine.core", "vllm.v1.engine.async_llm", "backends.llama_vllm.worker"]
 
 
 def start() -> None:

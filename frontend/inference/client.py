@@ -97,16 +97,17 @@ class Inference:
         return {model: states.get(model, "cold") for model in models}
 
     def alive(self, model: str) -> bool:
-        """Whether there is a process behind the engine of a Warm model: killed, it stays Warm in Triton's eyes.
+        """Whether there is a process behind a model's engine: one that is killed stays Warm in Triton's eyes.
 
-        A Triton that can't be reached says nothing about it, and counts as alive.
+        A Triton that can't be reached says nothing about it, and it counts as alive.
         """
         question = infer_request(model + _ENGINE, {"input_ids": np.array([], np.int32)})  # any engine refuses this
         try:
             answers = list(self._stub(model).ModelStreamInfer(iter([question]), timeout=QUICK))
         except grpc.RpcError:
             return True
-        return not any(is_gone(answer.error_message) for answer in answers)
+        errors = [answer.error_message for answer in answers]
+        return not any(is_gone(error) or is_not_loaded(error) for error in errors)
 
     def tokenizer_alive(self, model: str) -> bool:
         """As `alive`, for the process of a model's tokenizer."""

@@ -13,7 +13,7 @@ import tritonclient.grpc as tritonclient
 
 from tests.stack import Stack
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 Body = dict[str, object]
 LONG: Body = {"model": "tiny-llama", "prompt": "x", "max_tokens": 1900, "ignore_eos": True, "stream": True}
 
