@@ -47,9 +47,9 @@ SWEEP_AT_ONCE = 32
 #: How often figures are passed on to Triton.
 PUBLISH_SECONDS = 1.0
 #: Responses of one stream are this much further apart for each stream in flight, and never further than the most.
-#: A single stream is sent token by token; each of 32 gets at most 16 responses a second, with several tokens in each.
-PACE_SECONDS_PER_STREAM = 0.002
-PACE_MOST_SECONDS = 0.06
+#: A single stream is sent token by token; each of 32 gets at most 11 responses a second, with several tokens in each.
+PACE_SECONDS_PER_STREAM = 0.003
+PACE_MOST_SECONDS = 0.1
 #: Waits between attempts to start a new engine.
 FIRST_RESTART_WAIT_SECONDS = 1.0
 LONGEST_RESTART_WAIT_SECONDS = 60.0
