@@ -61,6 +61,9 @@ class EngineSettings:
 
     checkpoint: str
     revision: str | None = None
+    activation_layers: str | list[int | str] = "all"
+    activation_max_mb: int = 256
+    activation_pool_mb: int = 1024
     engine_args: dict[str, Any] = field(default_factory=dict)
 
     def vllm_args(self, no_defaults: Path) -> AsyncEngineArgs:
