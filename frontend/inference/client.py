@@ -1,7 +1,6 @@
 """The client of one or several Tritons: models and their states, tokenizing, generating."""
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -9,14 +8,14 @@ from typing import cast
 
 import grpc
 import numpy as np
-import numpy.typing as npt
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from frontend.errors import ModelNotFound, Unavailable
 from frontend.inference.card import ModelCard
-from frontend.inference.events import EngineEvent, Generation, LogprobRows, TokenizedPrompt, Vocabulary
+from frontend.inference.engine import engine_event, engine_request
+from frontend.inference.events import EngineEvent, Generation, TokenizedPrompt, Vocabulary
 from frontend.inference.faults import Cancelled, api_error, is_not_loaded, stream_error
-from frontend.inference.tensors import Tensor, infer_request, read_outputs
+from frontend.inference.tensors import Tensor, infer_request, ints, read_outputs, strings
 
 #: Seconds for a call that only asks Triton something, which takes it milliseconds.
 QUICK = 10.0
@@ -135,10 +134,10 @@ class Inference:
             "text_input": [text.encode() for text in texts],
             "add_special_tokens": np.array([add_special_tokens]),
         }, ("input_ids", "lengths", *(("token_texts",) if with_texts else ())), timeout)
-        ids = _ints(outputs["input_ids"])
-        token_texts = _strings(outputs["token_texts"]) if with_texts else ()
+        ids = ints(outputs["input_ids"])
+        token_texts = strings(outputs["token_texts"]) if with_texts else ()
         prompts, at = [], 0
-        for length in _ints(outputs["lengths"]):
+        for length in ints(outputs["lengths"]):
             prompts.append(TokenizedPrompt(ids[at : at + length], token_texts[at : at + length]))
             at += length
         return prompts
@@ -149,7 +148,7 @@ class Inference:
             "input_ids": np.array(ids, np.int32),
             "skip_special_tokens": np.array([skip_special_tokens]),
         }, ("token_texts",))
-        return TokenizedPrompt(tuple(ids), _strings(outputs["token_texts"]))
+        return TokenizedPrompt(tuple(ids), strings(outputs["token_texts"]))
 
     def vocabulary(self, model: str) -> Vocabulary:
         """Every id's bytes and text; asked for once, since it is megabytes and never changes for a fingerprint."""
@@ -162,7 +161,7 @@ class Inference:
                 raw = tuple(cast("list[bytes]", outputs["vocabulary"]))
                 self._vocabularies[key] = Vocabulary(
                     raw, tuple(item.decode("utf-8", "replace") for item in raw),
-                    frozenset(_ints(outputs["special_ids"])))
+                    frozenset(ints(outputs["special_ids"])))
             return self._vocabularies[key]
 
     # Generating
@@ -176,7 +175,7 @@ class Inference:
         `on_start` gets a function that cancels the stream from another thread. Closing the iterator cancels it too, so
         that the engine stops. Raises the ApiError that fits a failure, or Cancelled.
         """
-        requests = [self._engine_request(model, request_id, number, g) for number, g in enumerate(generations)]
+        requests = [engine_request(model + _ENGINE, f"{request_id}/{n}", g) for n, g in enumerate(generations)]
         call = self._stub(model).ModelStreamInfer(iter(requests), timeout=timeout)
         cancelled = threading.Event()
 
@@ -195,10 +194,16 @@ class Inference:
                     running -= 1
                     raise stream_error(message.error_message, model, started)
                 response = message.infer_response
+                final = response.parameters["triton_final_response"].bool_param
+                event = None
                 if response.outputs:
                     started = True
-                    yield _event(int(response.id.rpartition("/")[2]), read_outputs(response))
-                if response.parameters["triton_final_response"].bool_param:
+                    event = engine_event(int(response.id.rpartition("/")[2]), read_outputs(response))
+                del message, response  # it may be hundreds of megabytes, and the event has all of it
+                if event is not None:
+                    yield event
+                    del event
+                if final:
                     running -= 1
         except grpc.RpcError as error:
             if cancelled.is_set():
@@ -212,18 +217,6 @@ class Inference:
                 # what nobody holds. So it is held until Triton has ended it.
                 self._ending.add(call)
                 call.add_done_callback(self._ending.discard)
-
-    @staticmethod
-    def _engine_request(
-        model: str, request_id: str, number: int, generation: Generation
-    ) -> service_pb2.ModelInferRequest:
-        message = infer_request(model + _ENGINE, {
-            "input_ids": np.array(generation.prompt_ids, np.int32),
-            "sampling": [generation.sampling],
-            "stream": np.array([generation.stream]),
-        }, request_id=f"{request_id}/{number}")
-        message.parameters["triton_enable_empty_final_response"].bool_param = True
-        return message
 
     # Below: one call each
 
@@ -255,38 +248,3 @@ class Inference:
 
 def _not_found(model: str) -> ModelNotFound:
     return ModelNotFound(f"The model {model!r} does not exist. GET /v1/models lists those that do.", "model")
-
-
-def _event(prompt: int, outputs: dict[str, Tensor]) -> EngineEvent:
-    text, finish, stop = (cast("list[bytes] | None", outputs.get(name))
-                          for name in ("text", "finish_reason", "stop_reason"))
-    return EngineEvent(
-        prompt=prompt,
-        index=_ints(outputs["index"])[0],
-        text=text[0].decode() if text else "",
-        token_ids=_ints(outputs["token_ids"]) if "token_ids" in outputs else (),
-        token_texts=_strings(outputs["token_texts"]) if "token_texts" in outputs else (),
-        logprobs=_rows(outputs, ""),
-        prompt_logprobs=_rows(outputs, "prompt_"),
-        finish_reason=finish[0].decode() if finish else None,
-        stop_reason=json.loads(stop[0]) if stop else None,
-    )
-
-
-def _rows(outputs: dict[str, Tensor], prefix: str) -> LogprobRows | None:
-    values = outputs.get(prefix + "logprobs")
-    if values is None:
-        return None
-    return LogprobRows(
-        cast("npt.NDArray[np.int32] | None", outputs.get(prefix + "logprob_ids")),
-        cast("npt.NDArray[np.float32]", values),
-        cast("npt.NDArray[np.int32]", outputs[prefix + "logprob_ranks"]),
-    )
-
-
-def _ints(tensor: Tensor) -> tuple[int, ...]:
-    return tuple(cast("npt.NDArray[np.int32]", tensor).tolist())
-
-
-def _strings(tensor: Tensor) -> tuple[str, ...]:
-    return tuple(item.decode() for item in cast("list[bytes]", tensor))

@@ -44,6 +44,8 @@ def stream_error(details: str, model: str, started: bool = False) -> ApiError:
         return InvalidRequest(f"Inference refused the request: {words}")
     if is_not_loaded(details) or (code == "UNAVAILABLE" and not started and _ENGINE_DIED not in words):
         return _not_warm(model)
+    if code == "INTERNAL":  # this request alone failed, and sending it again would not always help: the words say
+        return InferenceError(f"Inference failed to run {model!r}: {words}")
     if started:
         return InferenceError(f"Inference broke off while it ran {model!r}. Send the request again.")
     return InferenceError(f"Inference failed to run {model!r}: {details}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,8 @@ Value = npt.NDArray[np.int32] | npt.NDArray[np.bool_] | Sequence[bytes]
 Tensor = npt.NDArray[np.generic] | list[bytes]
 
 _DTYPES: dict[str, np.dtype[np.generic]] = {
-    "INT32": np.dtype("<i4"), "FP32": np.dtype("<f4"), "BOOL": np.dtype("?"),
+    "INT32": np.dtype("<i4"), "FP32": np.dtype("<f4"), "FP16": np.dtype("<f2"), "BOOL": np.dtype("?"),
+    "BF16": np.dtype("V2"),  # numpy has no bfloat16: two bytes that nobody here computes with
 }
 
 
@@ -48,6 +50,16 @@ def read_outputs(response: service_pb2.ModelInferResponse) -> dict[str, Tensor]:
         else:
             tensors[output.name] = np.frombuffer(content, _DTYPES[output.datatype]).reshape(tuple(output.shape))
     return tensors
+
+
+def ints(tensor: Tensor) -> tuple[int, ...]:
+    """The numbers of an INT32 tensor."""
+    return tuple(cast("npt.NDArray[np.int32]", tensor).tolist())
+
+
+def strings(tensor: Tensor) -> tuple[str, ...]:
+    """The texts of a BYTES tensor."""
+    return tuple(item.decode() for item in cast("list[bytes]", tensor))
 
 
 def _split_bytes(content: bytes) -> list[bytes]:
