@@ -11,6 +11,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from frontend.errors import ModelNotFound, Unavailable
+from frontend.inference import messages
 from frontend.inference.card import ModelCard
 from frontend.inference.engine import engine_event, engine_request
 from frontend.inference.events import EngineEvent, Generation, TokenizedPrompt, Vocabulary
@@ -26,6 +27,8 @@ _CHANNEL_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_mes
                     ("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 200),
                     ("grpc.min_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 1000)]
 _TOKENIZER, _ENGINE = "_tokenizer", "_engine"
+#: Triton's streaming call.
+_STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
 class Inference:
@@ -39,6 +42,9 @@ class Inference:
         addresses = {urls} if isinstance(urls, str) else set(urls.values())
         self._channels = {address: grpc.insecure_channel(address, _CHANNEL_OPTIONS) for address in addresses}
         self._stubs = {a: service_pb2_grpc.GRPCInferenceServiceStub(c) for a, c in self._channels.items()}
+        self._streams = {address: channel.stream_stream(
+            _STREAM, service_pb2.ModelInferRequest.SerializeToString, messages.parse)
+            for address, channel in self._channels.items()}
         self._lock = threading.Lock()
         self._ending: set[object] = set()
         self._cards: dict[str, tuple[float, ModelCard]] = {}
@@ -176,7 +182,7 @@ class Inference:
         that the engine stops. Raises the ApiError that fits a failure, or Cancelled.
         """
         requests = [engine_request(model + _ENGINE, f"{request_id}/{n}", g) for n, g in enumerate(generations)]
-        call = self._stub(model).ModelStreamInfer(iter(requests), timeout=timeout)
+        call = self._streams[self._served_by(model)](iter(requests), timeout=timeout)
         cancelled = threading.Event()
 
         def cancel() -> None:
@@ -190,15 +196,17 @@ class Inference:
                 message = next(call, None)
                 if message is None:
                     raise stream_error("the stream ended early", model, started=True)
-                if message.error_message:
+                if message.error:
                     running -= 1
-                    raise stream_error(message.error_message, model, started)
-                response = message.infer_response
+                    raise stream_error(message.error, model, started)
+                response = message.response
                 final = response.parameters["triton_final_response"].bool_param
                 event = None
                 if response.outputs:
                     started = True
-                    event = engine_event(int(response.id.rpartition("/")[2]), read_outputs(response))
+                    outputs = read_outputs(response, message.contents)
+                    event = engine_event(int(response.id.rpartition("/")[2]), outputs)
+                    del outputs
                 del message, response  # it may be hundreds of megabytes, and the event has all of it
                 if event is not None:
                     yield event
@@ -223,11 +231,15 @@ class Inference:
     def _address(self, model: str) -> str | None:
         return self._urls if isinstance(self._urls, str) else self._urls.get(model)
 
-    def _stub(self, model: str) -> service_pb2_grpc.GRPCInferenceServiceStub:
+    def _served_by(self, model: str) -> str:
+        """The address of the Triton that serves a model. Raises ModelNotFound."""
         address = self._address(model)
         if address is None:
             raise _not_found(model)
-        return self._stubs[address]
+        return address
+
+    def _stub(self, model: str) -> service_pb2_grpc.GRPCInferenceServiceStub:
+        return self._stubs[self._served_by(model)]
 
     def _index(self, stub: service_pb2_grpc.GRPCInferenceServiceStub) -> Sequence[
             service_pb2.RepositoryIndexResponse.ModelIndex]:

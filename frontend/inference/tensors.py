@@ -41,10 +41,16 @@ def infer_request(
     return message
 
 
-def read_outputs(response: service_pb2.ModelInferResponse) -> dict[str, Tensor]:
-    """The tensors that a response carries, by name; numeric ones are read-only views of the message's bytes."""
+def read_outputs(
+    response: service_pb2.ModelInferResponse, contents: Sequence[bytes | memoryview] | None = None
+) -> dict[str, Tensor]:
+    """The tensors that a response carries, by name; numeric ones are read-only views of the message's bytes.
+
+    `contents` are those of the outputs where the response does not hold them itself.
+    """
     tensors: dict[str, Tensor] = {}
-    for output, content in zip(response.outputs, response.raw_output_contents, strict=True):
+    for output, content in zip(response.outputs, response.raw_output_contents if contents is None else contents,
+                               strict=True):
         if output.datatype == "BYTES":
             tensors[output.name] = _split_bytes(content)
         else:
@@ -62,11 +68,11 @@ def strings(tensor: Tensor) -> tuple[str, ...]:
     return tuple(item.decode() for item in cast("list[bytes]", tensor))
 
 
-def _split_bytes(content: bytes) -> list[bytes]:
+def _split_bytes(content: bytes | memoryview) -> list[bytes]:
     items, at = [], 0
     while at < len(content):
         (length,) = struct.unpack_from("<I", content, at)
         at += 4
-        items.append(content[at : at + length])
+        items.append(bytes(content[at : at + length]))
         at += length
     return items
