@@ -5,12 +5,35 @@ A position runs when its token is fed to the model: those of a prompt do, and of
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from frontend.completions.request import ALL, DTYPE_BYTES, NAMED_LAYERS, ActivationRequest, Layer
 from frontend.errors import ActivationsTooLarge, InferenceError, InvalidRequest, Problem
-from frontend.inference import Activations, Capture, ModelCard
+from frontend.inference import ActivationPart, Capture, ModelCard
 
 MIB = 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class Activations:
+    """What was captured for one choice, in the parts in which it came; `shape` is [layers, positions, hidden]."""
+
+    dtype: str
+    shape: tuple[int, int, int]
+    positions: tuple[int, ...]
+    parts: tuple[ActivationPart, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the numbers."""
+        return self.shape[0] * self.shape[1] * self.shape[2] * DTYPE_BYTES[self.dtype]
+
+    def pieces(self) -> Iterator[memoryview]:
+        """The numbers in order. A part has all Layers of a few positions, and a Layer comes as a whole."""
+        for layer in range(self.shape[0]):
+            for part in self.parts:
+                size = part.data.nbytes // self.shape[0]
+                yield part.data[layer * size : (layer + 1) * size]
 
 
 def allowed_layers(card: ModelCard) -> tuple[Layer, ...]:
@@ -142,15 +165,17 @@ def _what_fits(
         yield "dtype bfloat16"
 
 
-def checked(
-    activations: Activations | None, capture: Capture, card: ModelCard, positions: Sequence[int]
+def join(
+    parts: Sequence[ActivationPart], capture: Capture, card: ModelCard, positions: Sequence[int]
 ) -> Activations:
-    """The same. Raises InferenceError unless every row of `positions` is there, so that no answer is ever partial."""
-    shape = (len(capture.layers), len(positions), card.hidden_size)
-    if activations is None or (activations.dtype, activations.shape, activations.positions) != (
-            capture.dtype, shape, tuple(positions)):
+    """The parts as one. Raises InferenceError unless every row of `positions` is there: no answer is ever partial."""
+    found = Activations(capture.dtype, (len(capture.layers), len(positions), card.hidden_size),
+                        tuple(place for part in parts for place in part.positions), tuple(parts))
+    whole = all((part.dtype, part.shape) == (found.dtype, (found.shape[0], len(part.positions), found.shape[2]))
+                for part in parts)
+    if not parts or not whole or found.positions != tuple(positions):
         raise InferenceError(f"Inference returned other Activations of {card.id!r} than were asked for.")
-    return activations
+    return found
 
 
 def _row_bytes(asked: ActivationRequest, card: ModelCard) -> int:

@@ -7,11 +7,11 @@ from typing import Any
 
 import orjson
 
+from frontend.completions.activations import Activations
 from frontend.completions.choices import Choice, Piece
 from frontend.completions.logprobs import TokenNames, render_prompt_logprobs
 from frontend.completions.plan import Plan
 from frontend.completions.tensor_file import TensorFile
-from frontend.inference import Activations
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from frontend.completions.activations import checked, positions_that_ran
+from frontend.completions.activations import Activations, join, positions_that_ran
 from frontend.completions.logprobs import LegacyLogprobs, PlacedToken, TokenNames, positions_of
 from frontend.completions.plan import Plan
-from frontend.inference import Activations, EngineEvent, LogprobRows
+from frontend.inference import ActivationPart, EngineEvent, LogprobRows
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class Choice:
         self._end = 0  # characters that all tokens so far add, before any cut
         self._rows: deque[tuple[LogprobRows, int]] = deque()  # positions whose tokens have not come yet
         self._waiting: deque[PlacedToken] = deque()
+        self._parts: list[ActivationPart] = []
 
     @property
     def layers(self) -> tuple[int | str, ...]:
@@ -77,9 +78,12 @@ class Choice:
         self.finished = event.finish_reason is not None
         self.completion_tokens += len(event.token_ids)
         activations = None
+        if event.activations is not None:
+            self._parts.append(event.activations)
         if self.finished and self.capture is not None:
-            activations = checked(event.activations, self.capture, self._card, self.positions)
-            self.activation_bytes = activations.data.nbytes
+            activations = join(self._parts, self.capture, self._card, self.positions)
+            self.activation_bytes = activations.nbytes
+            self._parts = []  # a streamed choice is kept when its Activations have gone out
         logprobs = None
         if self._k is not None and self._names is not None:
             logprobs = LegacyLogprobs(self._names, self._k)

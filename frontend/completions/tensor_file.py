@@ -9,10 +9,11 @@ import binascii
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import orjson
 
-from frontend.inference import Activations
+from frontend.completions.activations import Activations
 
 #: The name of the one tensor in a file.
 TENSOR = "activations"
@@ -26,7 +27,7 @@ class TensorFile:
     """One file: its head, which is short, and the numbers, which are not copied."""
 
     head: bytes
-    numbers: memoryview
+    activations: Activations
 
     @classmethod
     def of(cls, activations: Activations, metadata: Mapping[str, str]) -> TensorFile:
@@ -34,20 +35,27 @@ class TensorFile:
         header = orjson.dumps({
             "__metadata__": dict(metadata),
             TENSOR: {"dtype": _DTYPES[activations.dtype], "shape": activations.shape,
-                     "data_offsets": [0, activations.data.nbytes]},
+                     "data_offsets": [0, activations.nbytes]},
         })
         header += b" " * (-len(header) % 8)
-        return cls(struct.pack("<Q", len(header)) + header, activations.data)
+        return cls(struct.pack("<Q", len(header)) + header, activations)
 
     def __len__(self) -> int:
-        return len(self.head) + self.numbers.nbytes
+        return len(self.head) + self.activations.nbytes
 
     def parts(self) -> Iterator[bytes]:
-        """The bytes of the file."""
-        first = _PART - len(self.head) % _PART
-        yield self.head + self.numbers[:first]
-        for start in range(first, self.numbers.nbytes, _PART):
-            yield bytes(self.numbers[start : start + _PART])
+        """The bytes of the file; all parts but the last have the same length."""
+        waiting: list[memoryview] = []
+        size = 0
+        for piece in chain([memoryview(self.head)], self.activations.pieces()):
+            while size + piece.nbytes >= _PART:
+                yield b"".join([*waiting, piece[: _PART - size]])
+                piece = piece[_PART - size :]
+                waiting, size = [], 0
+            waiting.append(piece)
+            size += piece.nbytes
+        if size:
+            yield b"".join(waiting)
 
     def base64(self) -> Iterator[bytes]:
         """The file in base64."""

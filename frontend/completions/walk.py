@@ -138,7 +138,8 @@ class Run:
                         check_numbers(rows)
                 if event.prompt_logprobs is not None:
                     self._prompt_rows.setdefault(event.prompt, []).append(event.prompt_logprobs)
-                if event.token_ids or event.text or event.finish_reason or event.logprobs is not None:
+                if (event.token_ids or event.text or event.finish_reason or event.logprobs is not None
+                        or event.activations is not None):
                     choice = self._choice(event)
                     yield choice, choice.push(event)
                 event = next(self._events, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 from frontend.inference.card import ModelCard
 from frontend.inference.client import Inference
 from frontend.inference.events import (
-    Activations,
+    ActivationPart,
     Capture,
     EngineEvent,
     Generation,
@@ -15,6 +15,6 @@ from frontend.inference.events import (
 from frontend.inference.faults import Cancelled
 
 __all__ = [
-    "Activations", "Cancelled", "Capture", "EngineEvent", "Generation", "Inference", "LogprobRows", "ModelCard",
+    "ActivationPart", "Cancelled", "Capture", "EngineEvent", "Generation", "Inference", "LogprobRows", "ModelCard",
     "TokenizedPrompt", "Vocabulary",
 ]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
-from frontend.inference.events import Activations, Capture, EngineEvent, Generation, LogprobRows
+from frontend.inference.events import ActivationPart, Capture, EngineEvent, Generation, LogprobRows
 from frontend.inference.tensors import Tensor, Value, infer_request, ints, strings
 
 #: What the numbers of Activations are, by numpy's name of the view that `tensors` makes of them.
@@ -67,7 +67,7 @@ def _rows(outputs: dict[str, Tensor], prefix: str) -> LogprobRows | None:
     )
 
 
-def _activations(outputs: dict[str, Tensor]) -> Activations:
+def _activations(outputs: dict[str, Tensor]) -> ActivationPart:
     values = cast("npt.NDArray[np.generic]", outputs["activations"])
-    return Activations(_ACTIVATION_DTYPES[values.dtype.str], values.shape, ints(outputs["activation_rows"]),
-                       values.reshape(-1).view(np.uint8).data)
+    return ActivationPart(_ACTIVATION_DTYPES[values.dtype.str], values.shape, ints(outputs["activation_rows"]),
+                          values.reshape(-1).view(np.uint8).data)

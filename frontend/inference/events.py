@@ -67,10 +67,11 @@ class Capture:
 
 
 @dataclass(frozen=True, eq=False)
-class Activations:
-    """What a Capture gave for one choice: `data` holds [layers, positions, hidden] numbers, little-endian, row by row.
+class ActivationPart:
+    """Some positions of what a Capture gave for one choice; the parts of a choice come in order.
 
-    `positions` are the absolute positions of the second axis.
+    `data` holds [layers, positions, hidden] numbers, little-endian; `positions` are the absolute ones of its second
+    axis.
     """
 
     dtype: str
@@ -94,8 +95,8 @@ class EngineEvent:
     """One response of the engine: it concerns choice `index` of prompt `prompt`.
 
     `token_texts` and `logprobs` come only when log probabilities were asked for; `finish_reason` is set in a choice's
-    last event, which also brings its `activations`. `prompt_logprobs` comes for index 0 alone, before any token, in one
-    or more parts.
+    last event, which brings the last part of its `activations`; the others come right before it. `prompt_logprobs`
+    comes for index 0 alone, before any token, in one or more parts.
     """
 
     prompt: int
@@ -107,4 +108,4 @@ class EngineEvent:
     prompt_logprobs: LogprobRows | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    activations: Activations | None = None
+    activations: ActivationPart | None = None

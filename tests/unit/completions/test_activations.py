@@ -13,7 +13,7 @@ from frontend.completions.choices import Choice
 from frontend.completions.plan import Plan, check_ids, make_plan
 from frontend.completions.request import ActivationRequest, CompletionRequest, Sampling
 from frontend.errors import ActivationsTooLarge, InferenceError, InvalidRequest
-from frontend.inference import Activations, EngineEvent, TokenizedPrompt
+from frontend.inference import ActivationPart, EngineEvent, TokenizedPrompt
 from tests.unit.completions.test_plan import CARD
 
 #: 4 Layers of 1,024 numbers: a row has 4 KiB in float32, and the cap of 1 MiB takes 256 of them.
@@ -29,10 +29,10 @@ def plan(asked: ActivationRequest, *lengths: int, max_tokens: int | None = 4, n:
     return make_plan(request(asked, max_tokens, n, len(lengths)), MODEL, prompts, 32_000)
 
 
-def result(positions: tuple[int, ...], layers: int = 1, dtype: str = "float32", hidden: int = 1024) -> Activations:
+def part(*positions: int, layers: int = 1, dtype: str = "float32", hidden: int = 1024) -> ActivationPart:
     size = {"float32": 4, "float16": 2, "bfloat16": 2}[dtype]
-    return Activations(dtype, (layers, len(positions), hidden), positions,
-                       memoryview(bytes(layers * len(positions) * hidden * size)))
+    return ActivationPart(dtype, (layers, len(positions), hidden), positions,
+                          memoryview(bytes(layers * len(positions) * hidden * size)))
 
 
 @pytest.mark.parametrize(("layers", "said"), [
@@ -165,21 +165,40 @@ def test_large_activations_are_rendered_as_they_go_and_are_no_log_probabilities(
 
 
 @pytest.mark.parametrize("wrong", [
-    None, result((0, 1, 2, 3)), result((0, 1, 2, 3, 4, 5)), result((1, 2, 3, 4, 0)), result((0, 1, 2, 3, 4), layers=2),
-    result((0, 1, 2, 3, 4), dtype="bfloat16"), result((0, 1, 2, 3, 4), hidden=512)])
-def test_rows_that_are_missing_fail_the_request(wrong: Activations | None) -> None:
+    [], [part(0, 1, 2, 3)], [part(0, 1, 2, 3, 4, 5)], [part(1, 2, 3, 4, 0)], [part(0, 1, 2, 3, 4, layers=2)],
+    [part(0, 1, 2, 3, 4, dtype="bfloat16")], [part(0, 1, 2, 3, 4, hidden=512)], [part(0, 1), part(3, 4)],
+    [part(0, 1), part(1, 2, 3, 4)], [part(0, 1, 2), part(3, 4, layers=2)], [part(3, 4), part(0, 1, 2)], [part()],
+])
+def test_rows_that_are_missing_fail_the_request(wrong: list[ActivationPart]) -> None:
     """A prompt of 3 tokens and 3 generated ones have 5 positions."""
     choice = Choice(plan(ActivationRequest((0,)), 3), 0, None, [])
     choice.push(EngineEvent(0, 0, "a", (1, 2)))
+    for one in wrong[:-1]:
+        choice.push(EngineEvent(0, 0, activations=one))
     with pytest.raises(InferenceError):
-        choice.push(EngineEvent(0, 0, "b", (3,), finish_reason="length", activations=wrong))
+        choice.push(EngineEvent(0, 0, "b", (3,), finish_reason="length", activations=wrong[-1] if wrong else None))
 
 
 def test_a_choice_counts_the_bytes_of_its_activations() -> None:
     choice = Choice(plan(ActivationRequest((0,)), 3), 0, None, [])
     assert choice.push(EngineEvent(0, 0, "a", (1, 2))).activations is None
-    right = result((0, 1, 2, 3, 4))
-    piece = choice.push(EngineEvent(0, 0, "b", (3,), finish_reason="length", activations=right))
-    assert piece.activations is right
-    assert choice.activation_bytes == 5 * 4096
-    assert np.frombuffer(right.data, np.float32).shape == (5 * 1024,)
+    assert choice.push(EngineEvent(0, 0, activations=part(0, 1, 2))).empty
+    piece = choice.push(EngineEvent(0, 0, "b", (3,), finish_reason="length", activations=part(3, 4)))
+    assert piece.activations is not None
+    assert piece.activations.shape == (1, 5, 1024)
+    assert piece.activations.nbytes == choice.activation_bytes == 5 * 4096
+
+
+@given(st.integers(1, 4), st.lists(st.integers(0, 5), min_size=1, max_size=5), st.sampled_from([2, 4]))
+def test_parts_make_the_numbers_in_order(layers: int, cuts: list[int], size: int) -> None:
+    """A part has every Layer of its positions; a file has every position of a Layer together."""
+    dtype = np.dtype(f"<u{size}")
+    whole = np.arange(layers * sum(cuts) * 3, dtype=dtype).reshape(layers, sum(cuts), 3)
+    parts, at = [], 0
+    for cut in cuts:
+        rows = np.ascontiguousarray(whole[:, at : at + cut])
+        parts.append(ActivationPart("float32", rows.shape, tuple(range(at, at + cut)),
+                                    rows.reshape(-1).view(np.uint8).data))
+        at += cut
+    joined = activations.Activations("float32", (layers, at, 3), tuple(range(at)), tuple(parts))
+    assert b"".join(joined.pieces()) == whole.tobytes()

@@ -14,7 +14,7 @@ from frontend.completions.answer import Answer, Usage
 from frontend.completions.choices import Choice, Piece, join_pieces
 from frontend.completions.plan import make_plan
 from frontend.completions.request import ActivationRequest, CompletionRequest, Sampling
-from frontend.inference import Activations, EngineEvent, TokenizedPrompt
+from frontend.inference import ActivationPart, EngineEvent, TokenizedPrompt
 from tests.unit.completions.test_plan import CARD
 
 Json = dict[str, Any]
@@ -27,9 +27,12 @@ def answered(asked: ActivationRequest, positions: tuple[int, ...], values: np.nd
     request = CompletionRequest("m", ("x",), 2, Sampling(), activations=asked)
     plan = make_plan(request, CARD, [TokenizedPrompt((5, 6, 7), ())], 100)
     choice = Choice(plan, 0, None, [])
-    result = Activations("float32", values.shape, positions, values.reshape(-1).view(np.uint8).data)
-    pieces = [choice.push(EngineEvent(0, 0, "a", (1,))),
-              choice.push(EngineEvent(0, 0, "b", (2,), finish_reason="length", activations=result))]
+    first, rest = (
+        ActivationPart("float32", rows.shape, places, np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
+        for rows, places in ((values[:, :1], positions[:1]), (values[:, 1:], positions[1:])))
+    pieces = [choice.push(EngineEvent(0, 0, "a", (1,))), choice.push(EngineEvent(0, 0, activations=first)),
+              choice.push(EngineEvent(0, 0, "b", (2,), finish_reason="length", activations=rest))]
+    assert pieces.pop(1).empty
     return Answer("cmpl-1", 7, plan, None), choice, pieces
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from frontend.errors import ApiError, InferenceError, InvalidRequest
+from frontend.errors import ApiError, InferenceError, InvalidRequest, Unavailable
 from frontend.inference import Capture, Generation
 from frontend.inference.engine import engine_event, engine_request
 from frontend.inference.faults import stream_error
@@ -92,6 +92,8 @@ def test_a_request_that_fails_alone_says_why_in_the_engines_words(started: bool)
     ("UNAVAILABLE: the engine died: x", True, ApiError, 502, "inference_error"),
     ("UNAVAILABLE: the engine is not running", False, ApiError, 503, "model_unavailable"),
     ("Stub process is not healthy.", True, ApiError, 502, "inference_error"),
+    ("UNAVAILABLE: /dev/shm has no room for an answer of 9 bytes", False, Unavailable, 503, "unavailable"),
+    ("UNAVAILABLE: there is no shared memory for the activations: x", True, Unavailable, 503, "unavailable"),
 ])
 def test_what_the_words_of_a_failure_mean(
     details: str, started: bool, kind: type[ApiError], status: int, code: str
