@@ -72,9 +72,10 @@ ENGINE_OUTPUTS = (
     Tensor("prompt_logprob_ids", "INT32", (None, None)),
     Tensor("prompt_logprobs", "FP32", (None, None)),
     Tensor("prompt_logprob_ranks", "INT32", (None,)),
-    # [layers, positions, hidden], in the data type that the request asks for whatever is declared here.
+    # [layers, positions, hidden], in the data type that the request asks for whatever is declared here; what is large
+    # comes in several responses, by positions.
     Tensor("activations", "FP32", (None, None, None)),
-    # The absolute position of each row of the second axis. An ensemble can't give a name both to an input and an output.
+    # The absolute position of each row of the second axis. An ensemble can't name an input and an output alike.
     Tensor("activation_rows", "INT32", (None,)),
 )
 #: What the ensemble passes to its tokenizer: one text, or the ids of one prompt.
