@@ -202,10 +202,11 @@ def mark_failed(choice: Choice, error: Exception) -> None:
         log.exception("a slab could not be marked as failed")  # then its rows are missed at the end
 
 
-def _hand_out(
+def hand_out(
     self: Any, outputs: list[torch.Tensor], point: int, hidden: torch.Tensor, residual: torch.Tensor | None
 ) -> list[torch.Tensor]:
-    """In place of EagleModelMixin's: the embedding is copied, since the first block's norm writes into it."""
+    """In place of EagleModelMixin's `_maybe_add_hidden_state`: the embedding is copied, since on a GPU the first
+    block's second norm writes into it."""
     if point in self.aux_hidden_state_layers:
         outputs.append(hidden.clone() if residual is None else hidden + residual)
     return outputs
@@ -220,7 +221,7 @@ class CapturesActivations:
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """As vLLM's; what is switched on here is there when memory is measured and graphs are made."""
-        EagleModelMixin._maybe_add_hidden_state = _hand_out
+        EagleModelMixin._maybe_add_hidden_state = hand_out
         super().load_model(*args, **kwargs)  # type: ignore[misc]
         if not refusal(self.vllm_config.parallel_config):
             self._capture = self._make_capture()

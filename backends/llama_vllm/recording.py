@@ -128,7 +128,11 @@ class Recording:
 
     def _free(self) -> None:
         freed = asyncio.get_running_loop().run_in_executor(None, self._remove)
-        freed.add_done_callback(lambda _: self._share and self._share.give_back())
+        freed.add_done_callback(self._give_back)
+
+    def _give_back(self, _: object) -> None:
+        if self._share is not None:
+            self._share.give_back()
 
     def _remove(self) -> None:
         for path in self._paths:

@@ -23,12 +23,11 @@ import torch
 from deploy.local import checkpoints as checkpoints_
 from model_repository import catalog
 from tests.integration.faulty_worker import BREAKS_GATHERING, BREAKS_STORING
+from tests.reference import LAYER_ERROR, Reference, check_parity
 
 MODEL = catalog.load()["tiny-llama"]
 LAYERS = ["embedding", *map(str, range(MODEL.n_layers)), "final_norm"]
 CHUNK, BLOCKS = 256, 80
-#: Largest absolute errors allowed.
-RESIDUAL, FINAL_NORM = 1e-5, 1e-4
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -99,8 +98,6 @@ class Bench:
     """The engine, and Transformers with the same weights."""
 
     def __init__(self, folder: Path, **engine_args: Any) -> None:
-        from transformers import LlamaForCausalLM
-
         from backends.llama_vllm.engine import Engine
         from backends.llama_vllm.settings import EngineSettings
 
@@ -108,20 +105,7 @@ class Bench:
         self.figures = Figures()
         self.engine = Engine(
             EngineSettings(MODEL.checkpoint, activation_pool_mb=4, engine_args=arguments), self.figures)
-        self._model = LlamaForCausalLM.from_pretrained(
-            folder / MODEL.checkpoint, dtype=torch.float32, attn_implementation="eager").eval()
-        self._last_block: dict[str, torch.Tensor] = {}
-        self._model.model.layers[-1].register_forward_hook(self._keep)
-
-    def _keep(self, module: Any, inputs: Any, output: Any) -> None:
-        self._last_block["output"] = output[0] if isinstance(output, tuple) else output
-
-    def reference(self, ids: list[int]) -> dict[str, torch.Tensor]:
-        """Every Layer's [positions, hidden]. Transformers' last entry is after the final norm."""
-        with torch.no_grad():
-            states = [state[0] for state in self._model(torch.tensor([ids]), output_hidden_states=True).hidden_states]
-        last = self._last_block["output"].reshape(len(ids), -1)
-        return dict(zip(LAYERS, [*states[:-1], last, states[-1]], strict=True))
+        self._reference = Reference.of(folder / MODEL.checkpoint)
 
     def start(
         self, prompt: Sequence[int], layers: list[str] | None = None, positions: list[str] | None = None,
@@ -147,11 +131,11 @@ class Bench:
         ids = call.prompt + call.tokens(index)[:-1]
         expected = list(range(len(ids)) if positions is None else positions)
         assert call.positions(index) == expected
-        found, reference = call.activations(index), self.reference(ids)
+        found, rows = call.activations(index).numpy(), self._reference.rows(ids)
         assert found.shape == (len(call.layers), len(expected), MODEL.hidden_size)
-        for layer, rows in zip(call.layers, found, strict=True):
-            error = (rows - reference[layer][expected]).abs().max().item() if expected else 0.0
-            assert error <= (FINAL_NORM if layer == "final_norm" else RESIDUAL), (layer, error)
+        right = {str(layer): whole[expected] for layer, whole in rows.items()}
+        for layer, got in zip(call.layers, found, strict=True):
+            check_parity(layer, got, right[layer])
 
     def slabs(self) -> list[Path]:
         """The slabs that are there now."""
@@ -221,7 +205,7 @@ def test_selectors_are_slices_of_all(bench: Bench) -> None:
     ]:
         call = bench.ask(ids, LAYERS, positions, max_tokens=m, ignore_eos=True)
         assert call.positions() == list(expected)
-        assert torch.allclose(call.activations(), whole[:, list(expected)], rtol=0, atol=RESIDUAL), positions
+        assert torch.allclose(call.activations(), whole[:, list(expected)], rtol=0, atol=LAYER_ERROR), positions
 
 
 def test_layers_come_in_the_order_asked(bench: Bench) -> None:
@@ -271,8 +255,8 @@ def test_every_choice_of_a_sampled_request(bench: Bench) -> None:
 
 def test_requests_that_are_set_back_and_run_again(bench: Bench) -> None:
     before = bench.figures.later("strata_preemptions_total")
-    # Each begins with 5 blocks and ends with 11, of which 80 are there for 12.
-    calls = [bench.start(prompt(150, 200 + number), LAYERS[number % 3 :: 3], max_tokens=190, ignore_eos=True)
+    # Each begins with 6 blocks and ends with 9, of which 80 are there for 12.
+    calls = [bench.start(prompt(180, 200 + number), LAYERS[number % 3 :: 3], max_tokens=100, ignore_eos=True)
              for number in range(12)]
     for call in calls:
         bench.check(call.wait())
@@ -303,24 +287,22 @@ def test_capturing_changes_no_token_and_no_probability(bench: Bench) -> None:
 
 
 def test_the_end_by_a_stop_string_or_by_a_token(bench: Bench) -> None:
-    ids = prompt(25, 8)
-    free = bench.ask(ids, max_tokens=40, ignore_eos=True)
-    texts = [bench.engine._table.bytes[token].decode(errors="replace") for token in free.tokens()]
+    ids, fields = prompt(25, 8), {"max_tokens": 40, "temperature": 1, "seed": 8, "ignore_eos": True}
+    free = bench.ask(ids, **fields).tokens()
+    texts = [bench.engine._table.bytes[token].decode(errors="replace") for token in free]
+    # The stop string is the end of a token, so that it cuts the text inside of it.
     place, stop = next(
         (n, text[1:]) for n, text in enumerate(texts)
         if n > 5 and len(text) > 2 and text.isascii() and text[1:] not in "".join(texts[:n]) + text[:-1])
-    for positions in (None, ["last"], ["generated"]):
-        call = bench.ask(ids, LAYERS, positions, max_tokens=40, ignore_eos=True, stop=[stop])
-        assert call.tokens() == free.tokens()[: place + 1]
-        end = 25 + place
-        wanted = {"None": None, "['last']": [end - 1], "['generated']": range(25, end)}[str(positions)]
+    end = len(ids) + place
+    for word, wanted in (("all", range(end)), ("last", [end - 1]), ("generated", range(len(ids), end))):
+        call = bench.ask(ids, LAYERS, [word], stop=[stop], **fields)
+        assert call.tokens() == free[: place + 1]
         bench.check(call, positions=wanted)
-    token = free.tokens()[place]
-    early = free.tokens().index(token)
-    call = bench.ask(ids, LAYERS, max_tokens=40, ignore_eos=True, stop_token_ids=[token])
-    assert len(call.tokens()) == early + 1
+    call = bench.ask(ids, LAYERS, stop_token_ids=[free[place]], **fields)
+    assert call.tokens() == free[: free.index(free[place]) + 1]
     bench.check(call)
-    late = bench.ask(ids, LAYERS, max_tokens=40, ignore_eos=True, stop_token_ids=[token], min_tokens=place + 3)
+    late = bench.ask(ids, LAYERS, stop_token_ids=[free[place]], min_tokens=place + 3, **fields)
     assert len(late.tokens()) > place + 2
     bench.check(late)
 
