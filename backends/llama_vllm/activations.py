@@ -22,6 +22,12 @@ FINAL_NORM_POINT = -1
 #: The key of vLLM's additional_config, which is part of its compile cache's, for the catalog's `activation_layers`.
 CONFIG_KEY = "activation_layers"
 
+#: For "last", so many of the latest positions are kept: the engine runs a step past an end that it finds itself.
+LATEST = 4
+#: A stop string is found outside of the engine, which may have run on for a while: then as many as fit these bytes.
+LATEST_BYTES_BEFORE_STOP = 16 * 2**20
+MOST_LATEST = 256
+
 #: A listed position, canonical and of a sane size.
 _POSITION = re.compile(r"0|-?[1-9][0-9]{0,8}")
 
@@ -106,7 +112,9 @@ def parse_activations(
     if name not in DTYPES:
         raise InvalidRequest(f"activation_dtype must be one of {', '.join(DTYPES)}")
     words = ["all"] if positions is None else [_text(position) for position in positions]
-    selection = _selection(words, prompt_tokens, sampling)
+    row_bytes = Layout(1, len(asked), limits.hidden_size, name).row_bytes
+    latest = min(max(LATEST, LATEST_BYTES_BEFORE_STOP // row_bytes), MOST_LATEST) if sampling.stop else LATEST
+    selection = _selection(words, prompt_tokens, sampling.max_tokens, latest)
     layout = Layout(selection.rows, len(asked), limits.hidden_size, name)
     _check_size(layout, selection, sampling.n, limits)
     return ActivationRequest(asked, selection, layout)
@@ -135,13 +143,13 @@ def _layers(names: list[str], limits: ActivationLimits) -> list[str]:
     return names
 
 
-def _selection(words: list[str], prompt: int, sampling: Sampling) -> Selection:
+def _selection(words: list[str], prompt: int, max_tokens: int, latest: int) -> Selection:
     for kind in WORDS:
         if words == [kind]:
-            return Selection(kind, prompt, sampling.max_tokens, stops=bool(sampling.stop))
+            return Selection(kind, prompt, max_tokens, latest=latest)
     if not words:
         raise InvalidRequest("activation_positions must not be empty")
-    end = prompt + sampling.max_tokens - 1
+    end = prompt + max_tokens - 1
     found = []
     for word in words:
         if not _POSITION.fullmatch(word):
@@ -153,12 +161,12 @@ def _selection(words: list[str], prompt: int, sampling: Sampling) -> Selection:
         if not 0 <= absolute < end:
             raise InvalidRequest(
                 f"activation_positions: {position} is outside of the {end} positions that {prompt} prompt tokens and "
-                f"max_tokens {sampling.max_tokens} can run"
+                f"max_tokens {max_tokens} can run"
             )
         found.append(absolute)
     if len(set(found)) < len(found):
         raise InvalidRequest("activation_positions holds the same position twice")
-    return Selection("list", prompt, sampling.max_tokens, tuple(found))
+    return Selection("list", prompt, max_tokens, tuple(found))
 
 
 def _check_size(layout: Layout, selection: Selection, choices: int, limits: ActivationLimits) -> None:

@@ -48,7 +48,7 @@ class Choice:
         if not asked:
             return None
         selection = Selection(
-            asked["kind"], asked["prompt"], asked["max_tokens"], tuple(asked["positions"]), asked["stops"]
+            asked["kind"], asked["prompt"], asked["max_tokens"], tuple(asked["positions"]), asked["latest"]
         )
         layout = Layout(selection.rows, len(asked["points"]), hidden, asked["dtype"])
         return cls(tuple(asked["points"]), selection, SlabWriter(asked["path"], layout))

@@ -42,7 +42,7 @@ class GPUCapture(Capture):
         with torch.cuda.stream(self._stream):
             host = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
             host.copy_(rows, non_blocking=True)
-            copied = torch.cuda.Event()
+            copied = torch.cuda.Event(blocking=True)  # who waits for it leaves its core alone
             copied.record()
         rows.record_stream(self._stream)  # its memory may not go to the next step before it is copied
         self._in_flight.put((copied, host, whose))

@@ -16,12 +16,6 @@ from typing import Literal, NamedTuple, TypeVar
 
 Kind = Literal["all", "prompt", "generated", "last", "list"]
 
-#: Rows that "last" keeps: the engine may run a step or two past the end before it learns of it, and a stop string is
-#: found only outside of it, when more steps may have run.
-LAST_ROWS = 8
-LAST_ROWS_WITH_STOP = 256
-
-
 class Run(NamedTuple):
     """Consecutive positions that go to consecutive rows: the first position, the first row and how many."""
 
@@ -43,14 +37,15 @@ class Selection:
     """The positions that one choice keeps.
 
     prompt: its prompt's tokens. max_tokens: the most that it may generate. positions: for "list", the absolute
-    positions in the order asked, distinct, each below prompt + max_tokens - 1. stops: whether there are stop strings.
+    positions in the order asked, distinct, each below prompt + max_tokens - 1. latest: for "last", how many of the
+    latest positions are kept, since the engine may run past the end before anybody knows that it was the end.
     """
 
     kind: Kind
     prompt: int
     max_tokens: int
     positions: tuple[int, ...] = ()
-    stops: bool = False
+    latest: int = 1
     _in_order: tuple[tuple[int, int], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -63,7 +58,7 @@ class Selection:
         if self.kind == "list":
             return len(self.positions)
         if self.kind == "last":
-            return min(self.max_tokens, LAST_ROWS_WITH_STOP if self.stops else LAST_ROWS)
+            return min(self.max_tokens, self.latest)
         return self._stop - self._start
 
     @property

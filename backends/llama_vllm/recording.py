@@ -55,7 +55,7 @@ class Recording:
                 "prompt": selection.prompt,
                 "max_tokens": selection.max_tokens,
                 "positions": list(selection.positions),
-                "stops": selection.stops,
+                "latest": selection.latest,
             }
         }
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -170,8 +172,11 @@ def bench(checkpoint: Path) -> Iterator[Bench]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left(bench: Bench) -> Iterator[None]:
+def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
+    if "bench" not in request.fixturenames:
+        return
+    bench = request.getfixturevalue("bench")
     deadline = time.monotonic() + 10
     while bench.slabs():
         assert time.monotonic() < deadline, bench.slabs()
@@ -392,3 +397,24 @@ def test_a_worker_that_is_killed_fails_what_runs_and_what_waits(bench: Bench) ->
         assert time.monotonic() < deadline, "the engine did not come back"
         time.sleep(1)
     bench.check(call)
+
+
+@pytest.mark.slow
+def test_a_model_spread_over_two_workers(checkpoint: Path) -> None:
+    spread = Bench(checkpoint, tensor_parallel_size=2)
+    calls = [spread.start(prompt(40 * number + 30, 500 + number), LAYERS, max_tokens=6, ignore_eos=True)
+             for number in range(8)]
+    for call in calls:
+        spread.check(call.wait())
+    spread.engine.shutdown()
+
+
+@pytest.mark.slow
+def test_a_compiled_model_by_the_script_for_gpus(checkpoint: Path) -> None:
+    command = [sys.executable, "-m", "deploy.check_gpu_activations", "--model", MODEL.id, "--prompts", "4",
+               "--prompt-tokens", "300", "--max-tokens", "4", "--repeats", "1", "--tolerance", "1e-4"]
+    environment = {name: value for name, value in os.environ.items() if name != "TORCH_COMPILE_DISABLE"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=380)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert "final_norm: largest relative error" in done.stdout
+    assert "all layers, all positions" in done.stdout

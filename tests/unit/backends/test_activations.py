@@ -68,7 +68,7 @@ def test_all_layers_are_the_blocks_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("positions", "rows"), [(None, 14), ("all", 14), ("prompt", 10), ("generated", 4), ("last", 5)]
+    ("positions", "rows"), [(None, 14), ("all", 14), ("prompt", 10), ("generated", 4), ("last", 4)]
 )
 def test_positions_by_word(positions: str | None, rows: int) -> None:
     request = asked(["0"], None if positions is None else [positions])
@@ -78,6 +78,17 @@ def test_positions_by_word(positions: str | None, rows: int) -> None:
 
 def test_listed_positions_are_absolute_and_negative_ones_count_from_the_prompts_end() -> None:
     assert asked(["0"], ["-1", "0", "13", "4"]).selection.positions == (9, 0, 13, 4)
+
+
+def test_last_keeps_more_rows_where_the_end_is_found_outside_of_the_engine() -> None:
+    def rows(max_tokens: int, stop: tuple[str, ...] = (), hidden_size: int = 64) -> int:
+        limits = replace(LIMITS, hidden_size=hidden_size, max_bytes=2**30, pool_bytes=2**30)
+        sampling = Sampling(max_tokens=max_tokens, stop=stop)
+        return asked(["all"], ["last"], sampling=sampling, limits=limits).layout.rows
+
+    assert [rows(1000), rows(3)] == [4, 3]
+    assert [rows(1000, ("x",)), rows(3, ("x",))] == [256, 3]
+    assert [rows(1000, ("x",), 2**17), rows(1000, ("x",), 2**20)] == [16, 4]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])

@@ -97,7 +97,7 @@ class Bench:
             "prompt": 6,
             "max_tokens": 4,
             "positions": [],
-            "stops": False,
+            "latest": 4,
         }
         params = SamplingParams(extra_args={"activations": asked})
         return NewRequestData(name, [1] * 6, [], params, None, (), start, None)

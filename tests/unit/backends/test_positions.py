@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.llama_vllm.positions import (
-    LAST_ROWS,
-    LAST_ROWS_WITH_STOP,
     Kind,
     Piece,
     PositionNotRun,
@@ -35,7 +33,8 @@ def choices(draw: st.DrawFn) -> tuple[Selection, int, list[tuple[int, int]]]:
         else:
             positions = tuple(draw(st.lists(st.integers(0, end - 1), min_size=1, max_size=8, unique=True)))
     generated = draw(st.integers(1, max_tokens))
-    ends = prompt + generated - 1 + draw(st.integers(0, LAST_ROWS - 1))  # the engine may run past the end
+    latest = draw(st.integers(1, 9))
+    ends = prompt + generated - 1 + draw(st.integers(0, latest - 1))  # the engine may run past the end
     random = Random(draw(st.integers(0, 2**32)))
     steps: list[tuple[int, int]] = []
     at, known = 0, prompt  # the next position, and how many have a token to feed
@@ -45,7 +44,7 @@ def choices(draw: st.DrawFn) -> tuple[Selection, int, list[tuple[int, int]]]:
         known = max(known, at + 1) if at == known else known
         if random.random() < 0.1:
             at = 0  # preempted: everything runs again
-    return Selection(kind, prompt, max_tokens, positions, stops=draw(st.booleans())), generated, steps
+    return Selection(kind, prompt, max_tokens, positions, latest=latest), generated, steps
 
 
 @given(choices())
@@ -82,14 +81,8 @@ def test_a_position_that_did_not_run_is_named() -> None:
         Selection("list", 10, 8, (2, 14)).answer(3)
 
 
-def test_last_keeps_more_rows_where_the_end_is_found_outside_of_the_engine() -> None:
-    assert Selection("last", 10, 1000).rows == LAST_ROWS
-    assert Selection("last", 10, 1000, stops=True).rows == LAST_ROWS_WITH_STOP
-    assert Selection("last", 10, 3, stops=True).rows == 3
-
-
 def test_a_row_that_was_overwritten_is_not_the_answers() -> None:
-    selection = Selection("last", 4, 100)
+    selection = Selection("last", 4, 100, latest=8)
     rows = {run.row: run.position for position in range(50) for run in selection.runs(position, 1)}
     (answer,) = selection.answer(20)
     assert (answer.position, rows[answer.row]) == (22, 46)
