@@ -63,6 +63,12 @@ class FullVocabTooLarge(InvalidRequest):
     code = "full_vocab_too_large"
 
 
+class ActivationsTooLarge(InvalidRequest):
+    """400: an answer with more bytes of Activations than the model's cap."""
+
+    code = "activations_too_large"
+
+
 class InvalidApiKey(ApiError):
     """401: one answer for a missing, malformed, unknown, expired or revoked key."""
 

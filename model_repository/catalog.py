@@ -34,6 +34,9 @@ class Model:
     max_logprobs: int
     full_vocab_max_prompt_tokens: int
     full_vocab_max_completion_tokens: int
+    activation_layers: str | list[int | str]
+    activation_max_mb: int
+    activation_pool_mb: int
     bos_token: str | None = None
     bos_token_id: int | None = None
     engine_args: Mapping[str, Any] = field(default_factory=dict)
@@ -53,14 +56,21 @@ class Model:
 
     def card(self) -> dict[str, Any]:
         """What a frontend may know of the model: every field here but how its engine is started."""
-        hidden = {"engine_args", "engine_version"}
+        hidden = {"engine_args", "engine_version", "activation_pool_mb"}
         stated = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in hidden}
         return stated | {"fingerprint": self.fingerprint}
 
     def engine(self) -> dict[str, Any]:
         """What the engine backend needs to start vLLM."""
         arguments = {"dtype": self.dtype, "max_model_len": self.max_model_len} | dict(self.engine_args)
-        return {"checkpoint": self.checkpoint, "revision": self.revision, "engine_args": arguments}
+        return {
+            "checkpoint": self.checkpoint,
+            "revision": self.revision,
+            "activation_layers": self.activation_layers,
+            "activation_max_mb": self.activation_max_mb,
+            "activation_pool_mb": self.activation_pool_mb,
+            "engine_args": arguments,
+        }
 
 
 def load(path: Path = PATH) -> dict[str, Model]:

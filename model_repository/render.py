@@ -54,6 +54,9 @@ TOKENIZER_OUTPUTS = (
 ENGINE_OPTIONS = (
     Tensor("sampling", "STRING", (1,), optional=True),
     Tensor("stream", "BOOL", (1,), optional=True),
+    Tensor("activation_layers", "STRING", (None,), optional=True),
+    Tensor("activation_positions", "STRING", (None,), optional=True),
+    Tensor("activation_dtype", "STRING", (1,), optional=True),
 )
 ENGINE_INPUTS = (Tensor("input_ids", "INT32", (None,)), *ENGINE_OPTIONS)
 ENGINE_OUTPUTS = (
@@ -69,6 +72,11 @@ ENGINE_OUTPUTS = (
     Tensor("prompt_logprob_ids", "INT32", (None, None)),
     Tensor("prompt_logprobs", "FP32", (None, None)),
     Tensor("prompt_logprob_ranks", "INT32", (None,)),
+    # [layers, positions, hidden], in the data type that the request asks for whatever is declared here; what is large
+    # comes in several responses, by positions.
+    Tensor("activations", "FP32", (None, None, None)),
+    # The absolute position of each row of the second axis. An ensemble can't name an input and an output alike.
+    Tensor("activation_rows", "INT32", (None,)),
 )
 #: What the ensemble passes to its tokenizer: one text, or the ids of one prompt.
 ENSEMBLE_PROMPT = (

@@ -27,6 +27,8 @@ def join(chunks: list[Json]) -> list[Json]:
             choice = choices[part["index"]]
             choice["text"] += part["text"]
             choice["finish_reason"], choice["stop_reason"] = part["finish_reason"], part["stop_reason"]
+            if "activations" in part:
+                choice["activations"] = part["activations"]
             if "token_ids" in part:
                 choice["token_ids"] += part["token_ids"]
             for name, values in (part["logprobs"] or {}).items():

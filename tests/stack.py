@@ -36,9 +36,10 @@ class Stack:
     metrics_port: int
 
     @classmethod
-    def start(cls, home: Path, models: str, checkpoints: Path | None = None, **environment: str) -> Stack:
+    def start(cls, home: Path, models: str, checkpoints: Path | None = None, repository: Path = REPOSITORY,
+              **environment: str) -> Stack:
         """Start it in `home` and wait until it says that it is ready."""
-        stack = cls.launch(home, models, checkpoints, **environment)
+        stack = cls.launch(home, models, checkpoints, repository, **environment)
         deadline = time.monotonic() + PATIENCE
         while "Strata is ready" not in stack.output():
             if stack.process.poll() is not None or time.monotonic() > deadline:
@@ -48,8 +49,9 @@ class Stack:
         return stack
 
     @classmethod
-    def launch(cls, home: Path, models: str, checkpoints: Path | None = None, **environment: str) -> Stack:
-        """Start it in `home` and wait for nothing. Its output is in home/out."""
+    def launch(cls, home: Path, models: str, checkpoints: Path | None = None, repository: Path = REPOSITORY,
+               **environment: str) -> Stack:
+        """Start it in `home` and wait for nothing. Its output is in home/out. `repository` is the code that runs."""
         home.mkdir(parents=True, exist_ok=True)
         port, grpc_port, metrics_port = free_ports(3)
         environment = {
@@ -59,7 +61,7 @@ class Stack:
         if checkpoints is not None:
             environment["STRATA_CHECKPOINTS"] = str(checkpoints)
         with (home / "out").open("wb") as out:
-            process = subprocess.Popen([sys.executable, "-m", "deploy.local"], cwd=REPOSITORY, env=environment,
+            process = subprocess.Popen([sys.executable, "-m", "deploy.local"], cwd=repository, env=environment,
                                        stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
         return cls(process, home, port, grpc_port, metrics_port)
 

@@ -21,6 +21,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 
 from backends.llama_vllm.completion import CompletionText
 from backends.llama_vllm.logprobs import Rows, rows_of
+from backends.llama_vllm.recording import Recording
 from backends.llama_vllm.sampling import Sampling
 from backends.text import TokenTable
 
@@ -129,8 +130,11 @@ async def start(engine: AsyncLLM, request: EngineCoreRequest, state: ChoiceState
     await engine.engine_core.add_request_async(request)
 
 
-def vllm_params(sampling: Sampling, index: int) -> SamplingParams:
-    """Choice `index` of a request, every field given. Only the first choice computes the prompt's log probabilities."""
+def vllm_params(sampling: Sampling, index: int, recording: Recording | None = None) -> SamplingParams:
+    """Choice `index` of a request, every field given. Only the first choice computes the prompt's log probabilities.
+
+    Positions that the prefix cache supplies do not run: who wants their activations may not read it.
+    """
     return SamplingParams(
         n=1,
         max_tokens=sampling.max_tokens,
@@ -158,4 +162,6 @@ def vllm_params(sampling: Sampling, index: int) -> SamplingParams:
         include_stop_str_in_output=sampling.include_stop_str_in_output,
         output_kind=RequestOutputKind.DELTA,
         skip_clone=True,
+        extra_args=recording.extra_args(index) if recording else None,
+        skip_reading_prefix_cache=True if recording and recording.needs_whole_prompt else None,
     )

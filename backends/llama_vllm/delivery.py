@@ -6,8 +6,9 @@ Everything here runs in the engine's event loop, except that large answers are s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
@@ -17,7 +18,9 @@ from backends.llama_vllm.choice import ChoiceState, Ending
 from backends.llama_vllm.completion import News
 from backends.llama_vllm.logprobs import WHOLE_VOCABULARY
 from backends.llama_vllm.outputs import Message, choice_messages, prompt_messages, rows_per_message
+from backends.llama_vllm.recording import Recording
 from backends.llama_vllm.sampling import Sampling
+from backends.llama_vllm.slab import CaptureFailed
 
 #: Messages larger than this together are sent by a thread: copying them would stop every other stream.
 LARGE_BYTES = 2**20
@@ -36,13 +39,25 @@ class Caller(Protocol):
     """Who asked, and gets the responses."""
 
     def send(self, message: Message, final: bool) -> None:
-        """Sends one response; final closes the request."""
+        """Sends one response; final closes the request. Raises NoRoom if there is no room to pass it on."""
 
     def fail(self, failure: Failure, message: str) -> None:
         """Closes the request with an error of one line."""
 
     def cancelled(self) -> bool:
         """Whether the caller has gone away."""
+
+
+class NoRoom(Exception):
+    """There is too little memory to send an answer; the message is one line for the caller."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A response to send; with `generated`, the activations of a choice that generated so many tokens go with it."""
+
+    message: Message
+    generated: int | None = None
 
 
 class Delivery:
@@ -61,8 +76,10 @@ class Delivery:
         pace: Callable[[], float],
         large_answers: Executor,
         closed: Callable[[Delivery], None],
+        recording: Recording | None = None,
     ) -> None:
         self.caller = caller
+        self.recording = recording
         self.choices: list[ChoiceState] = []
         self._stream = stream
         self._awaits_prompt_rows = sampling.prompt_logprobs is not None and prompt_tokens > 1
@@ -123,42 +140,47 @@ class Delivery:
         if broken:
             self.fail(Failure.INTERNAL, f"the engine gave up on the request: {broken[0]}")
             return
-        messages = self._collect()
-        if not messages:
+        parts = self._collect()
+        if not parts:
             return
         self._next_send = self._loop.time() + self._pace()
-        if sum(array.nbytes for message in messages for array in message.values()) > LARGE_BYTES:
+        if self._is_large(parts):
             self._sending = True
-            sent = self._loop.run_in_executor(self._large_answers, self._send, messages)
+            sent = self._loop.run_in_executor(self._large_answers, self._send, parts)
             sent.add_done_callback(self._large_sent)
             return
         try:
-            self._send(messages)
+            self._send(parts)
         except Exception as error:
-            self.fail(Failure.INTERNAL, _could_not_send(error))
+            self.fail(*_why_not_sent(error))
         else:
             self._after_sending()
 
-    def _collect(self) -> list[Message]:
-        messages: list[Message] = []
+    def _is_large(self, parts: list[Part]) -> bool:
+        """Whether sending these takes long. Activations may have to be waited for."""
+        size = sum(array.nbytes for part in parts for array in part.message.values())
+        return size > LARGE_BYTES or any(part.generated is not None for part in parts)
+
+    def _collect(self) -> list[Part]:
+        parts: list[Part] = []
         if self._awaits_prompt_rows:
             rows = self.choices[0].rows.prompt
             if rows is None:
-                return messages
+                return parts
             self._awaits_prompt_rows = False
             self.choices[0].rows.prompt = None
-            messages += prompt_messages(rows)
+            parts += map(Part, prompt_messages(rows))
         for choice in self.choices:
             if choice.request_index in self._reported:
                 continue
             if self._stream or choice.ending is not None:
-                messages += self._news(choice)
+                parts += self._news(choice)
             elif self._complete(choice):
                 rows_ahead, choice.rows.generated = choice.rows.generated, []
-                messages += choice_messages(choice.request_index, News(), rows_ahead, None, None)
-        return messages
+                parts += map(Part, choice_messages(choice.request_index, News(), rows_ahead, None, None))
+        return parts
 
-    def _news(self, choice: ChoiceState) -> list[Message]:
+    def _news(self, choice: ChoiceState) -> list[Part]:
         ending = choice.ending
         if ending is None:
             finish_reason = stop_reason = None
@@ -168,21 +190,35 @@ class Delivery:
             self._unfinished -= 1
         rows, choice.rows.generated = choice.rows.generated, []
         news = choice.completion.take(finished=ending is not None)
-        return list(choice_messages(choice.request_index, news, rows, finish_reason, stop_reason))
+        generated = choice.completion.num_output_tokens() if ending is not None and self.recording else None
+        messages = list(choice_messages(choice.request_index, news, rows, finish_reason, stop_reason))
+        return [*map(Part, messages[:-1]), *(Part(message, generated) for message in messages[-1:])]
 
-    def _send(self, messages: list[Message]) -> bool:
-        """Sends in order, freeing each message once it is sent; whether the last one closed the request."""
+    def _send(self, parts: list[Part]) -> bool:
+        """Sends in order, freeing each part once it is sent; whether the last one closed the request."""
         final = self._unfinished == 0
-        messages.reverse()
-        while messages and self._failure is None:
-            message = messages.pop()
-            self.caller.send(message, final=final and not messages)
-        return final and not messages
+        parts.reverse()
+        while parts:
+            part = parts.pop()
+            for message, last in self._messages(part):
+                if self._failure is not None:
+                    return False
+                self.caller.send(message, final=final and last and not parts)
+        return final
+
+    def _messages(self, part: Part) -> Iterator[tuple[Message, bool]]:
+        """The responses of a part, and of each whether it is the last."""
+        if part.generated is None or self.recording is None:
+            yield part.message, True
+            return
+        index = part.message["index"]
+        for tensors, last in self.recording.read(int(index[0]), part.generated):
+            yield (part.message if last else {"index": index}) | tensors, last
 
     def _large_sent(self, sent: asyncio.Future[bool]) -> None:
         self._sending = False
         if error := sent.exception():
-            self._failure = self._failure or (Failure.INTERNAL, _could_not_send(error))
+            self._failure = self._failure or _why_not_sent(error)
             self.closed = True
             self._close()
         elif self._failure is not None:
@@ -210,5 +246,9 @@ def _answers(ending: Ending) -> bool:
     return ending.reason in (FinishReason.STOP, FinishReason.LENGTH)
 
 
-def _could_not_send(error: BaseException) -> str:
-    return f"the answer could not be sent: {error}".splitlines()[0]
+def _why_not_sent(error: BaseException) -> tuple[Failure, str]:
+    if isinstance(error, NoRoom):
+        return Failure.UNAVAILABLE, str(error)
+    if isinstance(error, CaptureFailed):
+        return Failure.INTERNAL, str(error)
+    return Failure.INTERNAL, f"the answer could not be sent: {error}".splitlines()[0]

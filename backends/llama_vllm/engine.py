@@ -16,7 +16,6 @@ import os
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +23,21 @@ import numpy as np
 import numpy.typing as npt
 import uvloop
 from torch._dynamo.utils import dump_compile_times
-from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
 from vllm.platforms import current_platform
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from backends.checkpoints import local_folder, tokenizer_folder
+from backends.checkpoints import tokenizer_folder
 from backends.llama_vllm import prefork
+from backends.llama_vllm.activations import ActivationRequest
 from backends.llama_vllm.choice import ChoiceState, engine_request, start, vllm_params
 from backends.llama_vllm.delivery import Caller, Delivery, Failure
-from backends.llama_vllm.executor import InProcessExecutor, PatientExecutor
 from backends.llama_vllm.metrics import Figures, Publisher, count_steps
+from backends.llama_vllm.recording import Recording
 from backends.llama_vllm.sampling import Limits, Sampling
+from backends.llama_vllm.settings import EngineSettings
+from backends.llama_vllm.slab_folder import SlabFolder
+from backends.llama_vllm.slab_pool import SlabPool
 from backends.text import TokenTable, load_tokenizer
 
 log = logging.getLogger(__name__)
@@ -55,35 +57,6 @@ FIRST_RESTART_WAIT_SECONDS = 1.0
 LONGEST_RESTART_WAIT_SECONDS = 60.0
 
 
-@dataclass(frozen=True)
-class EngineSettings:
-    """The `engine` parameter of a model's entry."""
-
-    checkpoint: str
-    revision: str | None = None
-    engine_args: dict[str, Any] = field(default_factory=dict)
-
-    def vllm_args(self, no_defaults: Path) -> AsyncEngineArgs:
-        """The engine's arguments. no_defaults is a folder with an empty generation_config.json: what a checkpoint's
-        own file says, its list of end-of-text ids included, decides nothing here."""
-        folder = local_folder(self.checkpoint)
-        arguments: dict[str, Any] = {
-            "model": str(folder or self.checkpoint),
-            "generation_config": str(no_defaults),
-            "max_logprobs": -1,
-            "disable_log_stats": False,
-            **self.engine_args,
-        }
-        if folder is None and self.revision:
-            arguments["revision"] = arguments["tokenizer_revision"] = self.revision
-        if current_platform.is_cpu():
-            arguments.setdefault("worker_cls", "backends.llama_vllm.worker.LlamaCPUWorker")
-            workers = arguments.get("tensor_parallel_size", 1) * arguments.get("pipeline_parallel_size", 1)
-            executor = InProcessExecutor if workers == 1 else PatientExecutor
-            arguments.setdefault("distributed_executor_backend", executor)
-        return AsyncEngineArgs(**arguments)
-
-
 class Engine:
     """Serves one model. All methods may be called from any thread."""
 
@@ -94,6 +67,8 @@ class Engine:
         self._figures = Figures()
         self._engine: AsyncLLM | None = None
         self._live: set[Delivery] = set()
+        self._slabs = SlabFolder()
+        self._pool = SlabPool(min(settings.activation_pool_mb * 2**20, self._slabs.capacity()))
         self._ids = itertools.count()
         self._closing = False
         self._large_answers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="large-answers")
@@ -108,6 +83,8 @@ class Engine:
         self._thread.start()
         engine = self._run(self._start())
         self.limits = Limits(engine.model_config.get_vocab_size(), engine.model_config.max_model_len)
+        parallel = engine.vllm_config.parallel_config
+        self.activation_limits = settings.activation_limits(engine.model_config, parallel, self._pool.capacity)
         tokenizer = load_tokenizer(tokenizer_folder(settings.checkpoint, settings.revision))
         self._table = TokenTable.of(tokenizer, self.limits.vocab_size)
         self._run(self._warm_up())
@@ -117,12 +94,19 @@ class Engine:
         atexit.unregister(dump_compile_times)
         self._sweeper = asyncio.run_coroutine_threadsafe(self._sweep(), self._loop)
 
-    def submit(self, prompt_ids: npt.NDArray[np.int32], sampling: Sampling, stream: bool, caller: Caller) -> None:
+    def submit(
+        self,
+        prompt_ids: npt.NDArray[np.int32],
+        sampling: Sampling,
+        stream: bool,
+        caller: Caller,
+        activations: ActivationRequest | None = None,
+    ) -> None:
         """Takes one request; the caller hears of everything else."""
         if self._engine is None or self._closing:
             caller.fail(Failure.UNAVAILABLE, "the engine is not running; it is being started again")
             return
-        self._loop.call_soon_threadsafe(self._admit, prompt_ids.tolist(), sampling, stream, caller)
+        self._loop.call_soon_threadsafe(self._admit, prompt_ids.tolist(), sampling, stream, caller, activations)
 
     def shutdown(self) -> None:
         """Ends what is in flight with an error and stops the engine."""
@@ -132,6 +116,7 @@ class Engine:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._large_answers.shutdown()
+        self._slabs.remove()
         self._no_defaults.cleanup()
 
     def _run(self, coroutine: Any) -> Any:
@@ -160,16 +145,26 @@ class Engine:
             self._engine.shutdown()
             self._engine = None
 
-    def _admit(self, prompt_ids: list[int], sampling: Sampling, stream: bool, caller: Caller) -> None:
+    def _admit(
+        self,
+        prompt_ids: list[int],
+        sampling: Sampling,
+        stream: bool,
+        caller: Caller,
+        activations: ActivationRequest | None = None,
+    ) -> None:
         engine = self._engine
         if engine is None or self._closing:
             caller.fail(Failure.UNAVAILABLE, "the engine is not running")
             return
-        delivery = Delivery(caller, sampling, len(prompt_ids), stream, self._pace, self._large_answers, self._forget)
         name = str(next(self._ids))
+        recording = Recording(activations, sampling.n, self._slabs.path, name, self._pool) if activations else None
+        delivery = Delivery(
+            caller, sampling, len(prompt_ids), stream, self._pace, self._large_answers, self._forget, recording
+        )
         try:
             requests = [
-                engine_request(engine, f"{name}-{index}", prompt_ids, vllm_params(sampling, index))
+                engine_request(engine, f"{name}-{index}", prompt_ids, vllm_params(sampling, index, recording))
                 for index in range(sampling.n)
             ]
         except (ValueError, VLLMClientError) as error:
@@ -196,6 +191,12 @@ class Engine:
 
     async def _hand_over(self, engine: AsyncLLM, delivery: Delivery, requests: list[Any]) -> None:
         try:
+            if delivery.recording is not None and not await delivery.recording.open():
+                return
+        except OSError as error:
+            delivery.fail(Failure.UNAVAILABLE, f"there is no shared memory for the activations: {error.strerror}")
+            return
+        try:
             for request, choice in zip(requests, delivery.choices, strict=True):
                 if delivery.closed:
                     return
@@ -209,6 +210,8 @@ class Engine:
     def _forget(self, delivery: Delivery) -> None:
         """A request has ended, well or not: what the engine still runs of it runs for nobody."""
         self._live.discard(delivery)
+        if delivery.recording is not None:
+            delivery.recording.close()
         running = [choice.request_id for choice in delivery.choices if choice.ending is None]
         if running and self._engine is not None and not self._engine.errored:
             self._figures.aborted(len(running))
@@ -229,6 +232,7 @@ class Engine:
                     await self._restart()
                 if self._loop.time() - published >= PUBLISH_SECONDS:
                     published = self._loop.time()
+                    self._figures.shared_memory(self._pool.used, self._pool.waiting)
                     self._figures.publish(self._publisher)
             except Exception:
                 log.exception("sweeping failed")

@@ -4,7 +4,8 @@ vLLM's EngineCore and workers are children of Triton's stub. If the stub or Trit
 they keep their memory. The guardian is a small process in a session of its own that waits for either death.
 
 Python's resource trackers, in the same group, are spared at first: they remove the shared memory and semaphores that
-the killed ones leave in /dev/shm, and end as soon as the last of these is gone.
+the killed ones leave in /dev/shm, and end as soon as the last of these is gone. The folder of slabs, which no tracker
+knows, the guardian removes itself.
 
 `start()` runs in the stub. Run as a script this file is the guardian: guard.py PROCESS_GROUP PARENT
 """
@@ -19,6 +20,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 #: How long Python's resource tracker may take to unlink the shared memory of processes that were killed.
 TRACKER_SECONDS = 5.0
@@ -83,4 +85,8 @@ if __name__ == "__main__":
     # Whoever stops the server stops the leader too; the guardian must see that through.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    sys.path[0] = str(Path(__file__).parents[2])
+    from backends.llama_vllm import slab_folder
+
     watch(int(sys.argv[1]), int(sys.argv[2]))
+    slab_folder.sweep()

@@ -60,6 +60,7 @@ class Figures:
     def __init__(self) -> None:
         self._running = self._waiting = 0
         self._kv_cache_usage = 0.0
+        self._slab_bytes = self._waiting_for_slabs = 0
         self._prompt_tokens = self._generation_tokens = self._preemptions = 0
         self._first_token = Durations(FIRST_TOKEN_BUCKETS)
         self._per_token = Durations(PER_TOKEN_BUCKETS)
@@ -88,6 +89,10 @@ class Figures:
             if request.num_generation_tokens > 1:
                 self._per_token.add(request.mean_time_per_output_token)
 
+    def shared_memory(self, used: int, waiting: int) -> None:
+        """Takes the bytes that activations hold in shared memory, and how many requests wait for some."""
+        self._slab_bytes, self._waiting_for_slabs = used, waiting
+
     def aborted(self, choices: int) -> None:
         """Choices whose caller went away: vLLM drops them without a word."""
         self._finished["abort"] += choices
@@ -97,6 +102,12 @@ class Figures:
         publisher.gauge("strata_requests_running", "Choices that are being computed", self._running)
         publisher.gauge("strata_requests_waiting", "Choices that wait for their turn", self._waiting)
         publisher.gauge("strata_kv_cache_usage_ratio", "Share of the KV cache in use", self._kv_cache_usage)
+        publisher.gauge(
+            "strata_activation_bytes", "Shared memory held for the activations of requests in flight", self._slab_bytes
+        )
+        publisher.gauge(
+            "strata_activation_requests_waiting", "Requests that wait for shared memory", self._waiting_for_slabs
+        )
         publisher.counter("strata_prompt_tokens_total", "Prompt tokens processed", self._prompt_tokens)
         publisher.counter("strata_generation_tokens_total", "Tokens generated", self._generation_tokens)
         publisher.counter("strata_preemptions_total", "Choices set back for want of KV cache", self._preemptions)

@@ -14,11 +14,16 @@ sys.path += [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathse
 import json  # noqa: E402
 from typing import Any  # noqa: E402
 
-import numpy.typing as npt  # noqa: E402
+import numpy as np  # noqa: E402
 import triton_python_backend_utils as pb_utils  # noqa: E402
 
 from backends.llama_vllm import guard, prefork  # noqa: E402
 from backends.llama_vllm.sampling import InvalidRequest, parse_sampling  # noqa: E402
+
+#: Where the stub passes tensors to Triton. It grows that memory without asking, and dies when there is none left.
+SHARED_MEMORY = "/dev/shm"
+#: Responses larger than this are sent only if there is room for them, and this much more.
+LARGE_BYTES = 2**20
 
 
 class TritonPythonModel:
@@ -28,7 +33,8 @@ class TritonPythonModel:
         """Starts the engine that the entry's `engine` parameter describes."""
         guard.start()
         prefork.start()
-        from backends.llama_vllm.engine import Engine, EngineSettings
+        from backends.llama_vllm.engine import Engine
+        from backends.llama_vllm.settings import EngineSettings
 
         config = json.loads(args["model_config"])
         settings = EngineSettings(**json.loads(config["parameters"]["engine"]["string_value"]))
@@ -36,17 +42,27 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> None:
         """Takes requests; their responses come from the engine's thread."""
+        from backends.llama_vllm.activations import parse_activations
+
         for request in requests:
             caller = TritonCaller(request.get_response_sender())
             try:
                 prompt_ids = pb_utils.get_input_tensor_by_name(request, "input_ids").as_numpy().ravel()
                 raw = optional(request, "sampling")
                 sampling = parse_sampling(raw, prompt_ids, self._engine.limits)
+                activations = parse_activations(
+                    several(request, "activation_layers"),
+                    several(request, "activation_positions"),
+                    optional(request, "activation_dtype"),
+                    len(prompt_ids),
+                    sampling,
+                    self._engine.activation_limits,
+                )
             except InvalidRequest as error:
                 caller.refuse("INVALID_ARG", str(error))
             else:
                 stream = bool(optional(request, "stream") or False)
-                self._engine.submit(prompt_ids, sampling, stream, caller)
+                self._engine.submit(prompt_ids, sampling, stream, caller, activations)
 
     def finalize(self) -> None:
         """Unloads: what is in flight ends with an error, the engine's processes stop."""
@@ -62,10 +78,12 @@ class TritonCaller:
     def __init__(self, sender: Any) -> None:
         self._sender: Any = sender
 
-    def send(self, message: dict[str, npt.NDArray[Any]], final: bool) -> None:
-        """Sends one response."""
-        response = pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in message.items()])
-        self._send(response, final)
+    def send(self, message: dict[str, Any], final: bool) -> None:
+        """Sends one response. Raises NoRoom."""
+        size = sum(array.nbytes for array in message.values())
+        if size > LARGE_BYTES:
+            make_sure_of_room(size + LARGE_BYTES)
+        self._send(pb_utils.InferenceResponse([tensor(name, array) for name, array in message.items()]), final)
 
     def fail(self, failure: Any, message: str) -> None:
         """Closes the request with one of `delivery.Failure`."""
@@ -126,7 +144,27 @@ class TritonMetrics:
         return metric
 
 
+def tensor(name: str, array: Any) -> Any:
+    """An array of numpy or a tensor of torch as Triton's; its data type need not be the one that is declared."""
+    return pb_utils.Tensor(name, array) if isinstance(array, np.ndarray) else pb_utils.Tensor.from_dlpack(name, array)
+
+
+def make_sure_of_room(size: int) -> None:
+    """Raises NoRoom if shared memory has fewer bytes left: to run out of it would end this process."""
+    room = os.statvfs(SHARED_MEMORY)
+    if room.f_bavail * room.f_frsize < size:
+        from backends.llama_vllm.delivery import NoRoom
+
+        raise NoRoom(f"{SHARED_MEMORY} has no room for an answer of {size} bytes")
+
+
+def several(request: Any, name: str) -> list[bytes] | None:
+    """The values of an optional input of strings, None if it was left out."""
+    given = pb_utils.get_input_tensor_by_name(request, name)
+    return None if given is None else given.as_numpy().ravel().tolist()
+
+
 def optional(request: Any, name: str) -> Any:
     """The single value of an optional input, None if it was left out."""
-    tensor = pb_utils.get_input_tensor_by_name(request, name)
-    return None if tensor is None else tensor.as_numpy().ravel()[0]
+    given = pb_utils.get_input_tensor_by_name(request, name)
+    return None if given is None else given.as_numpy().ravel()[0]

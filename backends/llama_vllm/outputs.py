@@ -12,8 +12,9 @@ import numpy.typing as npt
 from backends.llama_vllm.completion import News
 from backends.llama_vllm.logprobs import Rows
 
-#: One response: tensor name to array. Strings are UTF-8 bytes in object arrays, as Triton carries them.
-Message = dict[str, npt.NDArray[Any]]
+#: One response: tensor name to array. Strings are UTF-8 bytes in object arrays, as Triton carries them; activations are
+#: a tensor of torch, since numpy has no bfloat16.
+Message = dict[str, Any]
 
 #: A response holds about this much at most; longer log probabilities are split by rows.
 LARGEST_BYTES = 16 * 2**20

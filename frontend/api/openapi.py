@@ -10,7 +10,7 @@ from apispec.ext.marshmallow import MarshmallowPlugin
 from flask import Blueprint, Response
 from marshmallow import Schema, fields
 
-from frontend.api import chat
+from frontend.api import chat, tensor_files
 from frontend.api.answers import json_answer
 from frontend.api.parts import parts
 from frontend.errors import ApiError
@@ -68,8 +68,14 @@ def describe(max_total_tokens: int) -> dict[str, Any]:
 def _add_routes(spec: APISpec) -> None:
     spec.path("/v1/completions", operations={"post": _operation(
         "createCompletion", "Continue a text.", answers.CompletionAnswerSchema, _CHECKED, body=CompletionSchema,
-        stream="With stream: true, one event for each step and choice whose data is a CompletionChunk, or "
-               "{\"error\": …} where it breaks off; [DONE] at the end.",
+        others={
+            "text/event-stream": {"type": "string", "description":
+                "With stream: true, one event for each step and choice whose data is a CompletionChunk, or "
+                "{\"error\": …} where it breaks off; [DONE] at the end."},
+            tensor_files.MEDIA_TYPE: {"type": "string", "format": "binary", "description":
+                "Where the header Accept names it, for a request with activations, one prompt, n: 1 and no stream: "
+                "the file itself, with the completion, data left out, as JSON in its metadata."},
+        },
     )})
     spec.path("/v1/models", operations={"get": _operation(
         "listModels", "Every model that is served, Warm or Cold.", answers.ModelListSchema, (401, 500, 502, 503, 504))})
@@ -98,11 +104,10 @@ def _add_routes(spec: APISpec) -> None:
 
 def _operation(
     name: str, summary: str, answer: type[Schema], errors: tuple[int, ...], *, body: type[Schema] | None = None,
-    stream: str | None = None, key: bool = True, parameters: list[dict[str, Any]] | None = None,
+    others: dict[str, dict[str, str]] | None = None, key: bool = True, parameters: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     right = _answer(summary, answer)
-    if stream:
-        right["content"]["text/event-stream"] = {"schema": {"type": "string", "description": stream}}
+    right["content"] |= {media_type: {"schema": schema} for media_type, schema in (others or {}).items()}
     operation: dict[str, Any] = {
         "operationId": name, "summary": summary, "responses": {"200": right, **_error_answers(errors)},
     }

@@ -1,4 +1,4 @@
-"""The bytes of an answer: one JSON object, or server-sent events. Field for field as the HTTP contract has them."""
+"""The bytes of an answer: one JSON object, server-sent events, or a safetensors file, as the HTTP contract has them."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -7,9 +7,11 @@ from typing import Any
 
 import orjson
 
+from frontend.completions.activations import Activations
 from frontend.completions.choices import Choice, Piece
 from frontend.completions.logprobs import TokenNames, render_prompt_logprobs
 from frontend.completions.plan import Plan
+from frontend.completions.tensor_file import TensorFile
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,24 @@ class Answer:
         for number, (choice, piece) in enumerate(choices):
             yield b"," * bool(number)
             yield from self._choice(choice, piece, first=True)
-        yield b'],"usage":' + orjson.dumps(usage.body()) + b"}"
+            yield from self._activations(choice, piece)
+            yield b"}"
+        yield self._tail(usage)
+
+    def file(self, choice: Choice, piece: Piece, activations: Activations, usage: Usage) -> TensorFile:
+        """The unstreamed answer of a single choice as a file of its Activations, with all else in the metadata."""
+        head = orjson.dumps(self._described(choice, activations))
+        completion = b"".join((
+            self._head(), b',"choices":[', *self._choice(choice, piece, first=True), b',"activations":', head, b"}",
+            self._tail(usage)))
+        return TensorFile.of(activations, self._metadata(choice, activations) | {"completion": completion.decode()})
 
     def event(self, choice: Choice, piece: Piece, first: bool) -> Iterator[bytes]:
         """One event of a stream, in parts; `first` is the choice's first."""
         yield b"data: " + self._head() + b',"choices":['
         yield from self._choice(choice, piece, first)
-        yield b"]" + (b',"usage":null' if self.plan.request.include_usage else b"") + b"}\n\n"
+        yield from self._activations(choice, piece)
+        yield b"}]" + (b',"usage":null' if self.plan.request.include_usage else b"") + b"}\n\n"
 
     def usage_event(self, usage: Usage) -> bytes:
         """The last chunk of a stream that asked for its usage."""
@@ -58,7 +71,12 @@ class Answer:
             "system_fingerprint": self.plan.card.fingerprint,
         })[:-1]
 
+    @staticmethod
+    def _tail(usage: Usage) -> bytes:
+        return b'],"usage":' + orjson.dumps(usage.body()) + b"}"
+
     def _choice(self, choice: Choice, piece: Piece, first: bool) -> Iterator[bytes]:
+        """A choice up to its Activations, which are its last member: the object is left open."""
         request = self.plan.request
         members: dict[str, Any] = {"index": choice.index, "text": piece.text, "finish_reason": piece.finish_reason,
                                    "stop_reason": piece.stop_reason}
@@ -75,4 +93,27 @@ class Answer:
         if k is not None and first and self.names is not None:
             yield b',"prompt_logprobs":'
             yield from render_prompt_logprobs(choice.prompt_rows, choice.prompt.ids, k, self.names)
-        yield b"}"
+
+    def _activations(self, choice: Choice, piece: Piece) -> Iterator[bytes]:
+        if piece.activations is None:
+            return
+        members = self._described(choice, piece.activations) | {"encoding": "base64"}
+        yield b',"activations":' + orjson.dumps(members)[:-1] + b',"data":"'
+        yield from TensorFile.of(piece.activations, self._metadata(choice, piece.activations)).base64()
+        yield b'"}'
+
+    @staticmethod
+    def _described(choice: Choice, activations: Activations) -> dict[str, Any]:
+        """What the numbers are. Positions that were asked for by a word are one span."""
+        ran = choice.positions
+        return {
+            "layers": choice.layers, "positions": [ran.start, ran.stop] if isinstance(ran, range) else ran,
+            "shape": activations.shape, "dtype": activations.dtype, "format": "safetensors",
+        }
+
+    def _metadata(self, choice: Choice, activations: Activations) -> dict[str, str]:
+        """Makes a file that is kept mean something by itself, so it names each position."""
+        return {
+            "model": self.plan.request.model, "fingerprint": self.plan.card.fingerprint,
+            "layers": orjson.dumps(choice.layers).decode(), "positions": orjson.dumps(activations.positions).decode(),
+        }

@@ -9,20 +9,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from frontend.completions.activations import Activations, join, positions_that_ran
 from frontend.completions.logprobs import LegacyLogprobs, PlacedToken, TokenNames, positions_of
 from frontend.completions.plan import Plan
-from frontend.inference import EngineEvent, LogprobRows
+from frontend.inference import ActivationPart, EngineEvent, LogprobRows
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What became visible of a choice: new text, tokens and log probabilities, and in the last one why it ended."""
+    """What became visible of a choice: new text, tokens and log probabilities.
+
+    The last one says why the choice ended, and has its Activations.
+    """
 
     text: str
     token_ids: tuple[int, ...]
     logprobs: LegacyLogprobs | None
     finish_reason: str | None
     stop_reason: int | str | None
+    activations: Activations | None = None
 
     @property
     def empty(self) -> bool:
@@ -40,10 +45,14 @@ class Choice:
 
     def __init__(self, plan: Plan, index: int, names: TokenNames | None, prompt_rows: Sequence[LogprobRows]) -> None:
         self.index = index
-        self.prompt = plan.prompts[index // plan.request.sampling.n]
+        number = index // plan.request.sampling.n
+        self.prompt = plan.prompts[number]
+        self.capture = plan.capture(number)
         self.prompt_rows = prompt_rows
         self.completion_tokens = 0
+        self.activation_bytes = 0
         self.finished = False
+        self._card = plan.card
         self._names = names
         self._k = plan.request.sampling.logprobs
         self._echo = plan.request.echo
@@ -52,11 +61,29 @@ class Choice:
         self._end = 0  # characters that all tokens so far add, before any cut
         self._rows: deque[tuple[LogprobRows, int]] = deque()  # positions whose tokens have not come yet
         self._waiting: deque[PlacedToken] = deque()
+        self._parts: list[ActivationPart] = []
+
+    @property
+    def layers(self) -> tuple[int | str, ...]:
+        """The Layers of its Activations, in the order asked for."""
+        return self.capture.layers if self.capture else ()
+
+    @property
+    def positions(self) -> Sequence[int]:
+        """The positions of its Activations so far: a range where they were asked for by a word."""
+        return positions_that_ran(self.capture, len(self.prompt.ids), self.completion_tokens) if self.capture else ()
 
     def push(self, event: EngineEvent) -> Piece:
-        """Take the engine's next event for this choice."""
+        """Take the engine's next event for this choice. Raises InferenceError where Activations are missing."""
         self.finished = event.finish_reason is not None
         self.completion_tokens += len(event.token_ids)
+        activations = None
+        if event.activations is not None:
+            self._parts.append(event.activations)
+        if self.finished and self.capture is not None:
+            activations = join(self._parts, self.capture, self._card, self.positions)
+            self.activation_bytes = activations.nbytes
+            self._parts = []  # a streamed choice is kept when its Activations have gone out
         logprobs = None
         if self._k is not None and self._names is not None:
             logprobs = LegacyLogprobs(self._names, self._k)
@@ -70,7 +97,7 @@ class Choice:
         if logprobs is not None:
             self._place(event, logprobs.names)
             ids = self._release(logprobs)
-        return Piece(text, ids, logprobs, event.finish_reason, event.stop_reason)
+        return Piece(text, ids, logprobs, event.finish_reason, event.stop_reason, activations)
 
     def _echo_prompt(self, logprobs: LegacyLogprobs | None) -> str:
         positions = chain([(None, 0)], positions_of(self.prompt_rows))
@@ -112,4 +139,4 @@ def join_pieces(pieces: list[Piece]) -> Piece:
             logprobs.tokens += piece.logprobs.tokens
             logprobs.offsets += piece.logprobs.offsets
     return Piece("".join(piece.text for piece in pieces), tuple(t for piece in pieces for t in piece.token_ids),
-                 logprobs, pieces[-1].finish_reason, pieces[-1].stop_reason)
+                 logprobs, pieces[-1].finish_reason, pieces[-1].stop_reason, pieces[-1].activations)

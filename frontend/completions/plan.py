@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 
 import orjson
 
+from frontend.completions import activations
 from frontend.completions.request import CompletionRequest, RawPrompt, Sampling
 from frontend.errors import ContextLengthExceeded, FullVocabTooLarge, InvalidRequest, Problem
-from frontend.inference import ModelCard, TokenizedPrompt
+from frontend.inference import Capture, ModelCard, TokenizedPrompt
 
 #: The value of logprobs and prompt_logprobs that asks for every id of the vocabulary.
 WHOLE_VOCABULARY = -1
@@ -16,6 +17,8 @@ WHOLE_VOCABULARY = -1
 MOST_PROMPT_ENTRIES = 16_000_000
 #: An answer with more log probabilities than this is rendered while it is sent, never whole in memory.
 MOST_ENTRIES_IN_MEMORY = 100_000
+#: The same for bytes of Activations.
+MOST_ACTIVATION_BYTES_IN_MEMORY = 2**22
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,29 @@ class Plan:
         return self.prompt_tokens * self.request.sampling.n * columns
 
     @property
-    def renders_as_it_goes(self) -> bool:
-        """Whether the answer may be too large to stand in memory as text."""
+    def many_logprobs(self) -> bool:
+        """Whether the answer's log probabilities may be too many to stand in memory as text."""
         k = self.request.sampling.logprobs
         columns = 0 if k is None else self.card.vocab_size if k == WHOLE_VOCABULARY else k + 1
         generated = len(self.prompts) * self.request.sampling.n * self.max_tokens * columns
         return self.prompt_entries + generated > MOST_ENTRIES_IN_MEMORY
+
+    @property
+    def activation_bytes(self) -> int:
+        """The most bytes that the answer's Activations can have."""
+        asked = self.request.activations
+        lengths = [len(prompt.ids) for prompt in self.prompts]
+        return activations.size(asked, self.card, lengths, self.max_tokens, self.request.sampling.n) if asked else 0
+
+    @property
+    def renders_as_it_goes(self) -> bool:
+        """Whether the answer may be too large to stand in memory as text."""
+        return self.many_logprobs or self.activation_bytes > MOST_ACTIVATION_BYTES_IN_MEMORY
+
+    def capture(self, prompt: int) -> Capture | None:
+        """The Activations that the engine is to keep for this prompt's choices."""
+        asked = self.request.activations
+        return activations.capture_of(asked, self.card, len(self.prompts[prompt].ids)) if asked else None
 
     def engine_sampling(self) -> bytes:
         """The engine's `sampling` input: every field, defaults included, so that no checkpoint decides one."""
@@ -73,11 +93,13 @@ class Plan:
 
 
 def check_ids(request: CompletionRequest, card: ModelCard) -> None:
-    """Refuse ids outside the model's vocabulary, and more log probabilities than the model gives.
+    """Refuse ids outside the model's vocabulary, and more log probabilities or other Layers than the model gives.
 
     Runs before anything is tokenized, so it reports all its problems at once.
     """
     problems = [*_prompt_problems(request.prompts, card.vocab_size), *_sampling_problems(request.sampling, card)]
+    if request.activations:
+        problems += activations.check_layers(request.activations, card)
     if problems:
         raise InvalidRequest.of(problems)
 
@@ -96,7 +118,7 @@ def make_plan(
 ) -> Plan:
     """Fix max_tokens and check what depends on the prompts' lengths.
 
-    Raises InvalidRequest, ContextLengthExceeded or FullVocabTooLarge.
+    Raises InvalidRequest, ContextLengthExceeded, FullVocabTooLarge or ActivationsTooLarge.
     """
     for number, prompt in enumerate(prompts):
         if not prompt.ids:
@@ -119,6 +141,9 @@ def make_plan(
                 f"the context of {card.id!r} is {card.max_model_len} tokens.", "max_tokens")
     plan = Plan(request, card, tuple(prompts), max_tokens)
     _check_totals(plan)
+    if request.activations:
+        lengths = [len(prompt.ids) for prompt in prompts]
+        activations.check_fit(request.activations, card, lengths, max_tokens, request.sampling.n)
     return plan
 
 

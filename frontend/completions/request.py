@@ -7,6 +7,32 @@ from dataclasses import dataclass
 RawPrompt = str | tuple[int, ...]
 
 
+#: A Layer index, "embedding" or "final_norm".
+Layer = int | str
+#: For the layers and the positions of ActivationRequest.
+ALL = "all"
+#: Activations that are no decoder block's: what block 0 reads, and what the output head reads.
+NAMED_LAYERS = ("embedding", "final_norm")
+#: The words for positions; the other way to say them is a list.
+POSITION_WORDS = (ALL, "prompt", "generated", "last")
+#: The data types of Activations, and the bytes of one number in each.
+DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+@dataclass(frozen=True)
+class ActivationRequest:
+    """Which Activations to return with each choice.
+
+    `layers` are ALL (every Layer index) or the Layers in the order of the answer's first axis; `positions` are one of
+    POSITION_WORDS or absolute positions in the order of its second axis, where -1 is the prompt's last token. `dtype`
+    is a key of DTYPE_BYTES, or None for the model's own.
+    """
+
+    layers: str | tuple[Layer, ...]
+    positions: str | tuple[int, ...] = ALL
+    dtype: str | None = None
+
+
 @dataclass(frozen=True)
 class Sampling:
     """The sampling fields, defaults filled in. Every one of them is sent to Inference explicitly."""
@@ -48,4 +74,5 @@ class CompletionRequest:
     include_usage: bool = False
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
+    activations: ActivationRequest | None = None
     user: str | None = None

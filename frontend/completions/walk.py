@@ -16,6 +16,7 @@ from frontend.completions.choices import Choice, Piece, join_pieces
 from frontend.completions.logprobs import TokenNames, check_numbers
 from frontend.completions.plan import Plan, check_ids, check_size, make_plan
 from frontend.completions.request import CompletionRequest
+from frontend.completions.tensor_file import TensorFile
 from frontend.errors import InternalError
 from frontend.inference import EngineEvent, Generation, Inference, LogprobRows, ModelCard, TokenizedPrompt
 
@@ -69,7 +70,9 @@ class Run:
         self.answer = Answer(_completion_id(), int(time.time()), plan, names)
         engine_sampling = plan.engine_sampling()
         self._events = inference.generate(
-            plan.card.id, [Generation(prompt.ids, engine_sampling, plan.request.stream) for prompt in plan.prompts],
+            plan.card.id,
+            [Generation(prompt.ids, engine_sampling, plan.request.stream, plan.capture(number))
+             for number, prompt in enumerate(plan.prompts)],
             request_id, limits.timeout, on_start)
         self._choices: dict[int, Choice] = {}
         self._prompt_rows: dict[int, list[LogprobRows]] = {}
@@ -81,11 +84,13 @@ class Run:
 
     def body(self) -> Iterator[bytes]:
         """The whole answer as JSON, once every choice has ended."""
-        pieces: dict[int, list[Piece]] = {}
-        for choice, piece in self._pieces():
-            pieces.setdefault(choice.index, []).append(piece)
-        done = [(self._choices[index], join_pieces(pieces[index])) for index in sorted(pieces)]
-        return self.answer.body(done, self.usage())
+        return self.answer.body(self._done(), self.usage())
+
+    def file(self) -> TensorFile:
+        """The whole answer of a single choice as a file of its Activations, which it must have been asked for."""
+        ((choice, piece),) = self._done()
+        assert piece.activations is not None  # the choice has seen to it
+        return self.answer.file(choice, piece, piece.activations, self.usage())
 
     def events(self) -> Iterator[bytes]:
         """The answer as server-sent events, up to `[DONE]`. Closing the iterator stops the engine."""
@@ -107,9 +112,21 @@ class Run:
         """The tokens so far."""
         return Usage(self.plan.prompt_tokens, sum(choice.completion_tokens for choice in self._choices.values()))
 
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of Activations so far, those of choices that have ended."""
+        return sum(choice.activation_bytes for choice in self._choices.values())
+
     def close(self) -> None:
         """Stop the engine, if it still runs."""
         self._events.close()
+
+    def _done(self) -> list[tuple[Choice, Piece]]:
+        """Every choice, once all have ended."""
+        pieces: dict[int, list[Piece]] = {}
+        for choice, piece in self._pieces():
+            pieces.setdefault(choice.index, []).append(piece)
+        return [(self._choices[index], join_pieces(pieces[index])) for index in sorted(pieces)]
 
     def _pieces(self) -> Iterator[tuple[Choice, Piece]]:
         expected = len(self.plan.prompts) * self.plan.request.sampling.n
@@ -121,7 +138,8 @@ class Run:
                         check_numbers(rows)
                 if event.prompt_logprobs is not None:
                     self._prompt_rows.setdefault(event.prompt, []).append(event.prompt_logprobs)
-                if event.token_ids or event.text or event.finish_reason or event.logprobs is not None:
+                if (event.token_ids or event.text or event.finish_reason or event.logprobs is not None
+                        or event.activations is not None):
                     choice = self._choice(event)
                     yield choice, choice.push(event)
                 event = next(self._events, None)

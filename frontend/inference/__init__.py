@@ -3,9 +3,18 @@ from __future__ import annotations
 
 from frontend.inference.card import ModelCard
 from frontend.inference.client import Inference
-from frontend.inference.events import EngineEvent, Generation, LogprobRows, TokenizedPrompt, Vocabulary
+from frontend.inference.events import (
+    ActivationPart,
+    Capture,
+    EngineEvent,
+    Generation,
+    LogprobRows,
+    TokenizedPrompt,
+    Vocabulary,
+)
 from frontend.inference.faults import Cancelled
 
 __all__ = [
-    "Cancelled", "EngineEvent", "Generation", "Inference", "LogprobRows", "ModelCard", "TokenizedPrompt", "Vocabulary",
+    "ActivationPart", "Cancelled", "Capture", "EngineEvent", "Generation", "Inference", "LogprobRows", "ModelCard",
+    "TokenizedPrompt", "Vocabulary",
 ]

@@ -28,6 +28,10 @@ class ModelCard:
     max_logprobs: int
     full_vocab_max_prompt_tokens: int
     full_vocab_max_completion_tokens: int
+    #: "all", or those that may be captured: Layer indices, "embedding" and "final_norm".
+    activation_layers: str | list[int | str]
+    #: MiB of Activations that one answer may hold, over all its choices.
+    activation_max_mb: int
 
     @classmethod
     def from_json(cls, text: str) -> ModelCard:

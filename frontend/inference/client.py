@@ -1,7 +1,6 @@
 """The client of one or several Tritons: models and their states, tokenizing, generating."""
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -9,14 +8,15 @@ from typing import cast
 
 import grpc
 import numpy as np
-import numpy.typing as npt
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from frontend.errors import ModelNotFound, Unavailable
+from frontend.inference import messages
 from frontend.inference.card import ModelCard
-from frontend.inference.events import EngineEvent, Generation, LogprobRows, TokenizedPrompt, Vocabulary
+from frontend.inference.engine import engine_event, engine_request
+from frontend.inference.events import EngineEvent, Generation, TokenizedPrompt, Vocabulary
 from frontend.inference.faults import Cancelled, api_error, broke_off, is_gone, is_not_loaded, stream_error
-from frontend.inference.tensors import Tensor, infer_request, read_outputs
+from frontend.inference.tensors import Tensor, infer_request, ints, read_outputs, strings
 from frontend.inference.watch import StreamWatch
 
 #: Seconds for a call that only asks Triton something, which takes it milliseconds.
@@ -28,6 +28,8 @@ _CHANNEL_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_mes
                     ("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 200),
                     ("grpc.min_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 1000)]
 _TOKENIZER, _ENGINE = "_tokenizer", "_engine"
+#: Triton's streaming call.
+_STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
 class Inference:
@@ -41,6 +43,9 @@ class Inference:
         addresses = {urls} if isinstance(urls, str) else set(urls.values())
         self._channels = {address: grpc.insecure_channel(address, _CHANNEL_OPTIONS) for address in addresses}
         self._stubs = {a: service_pb2_grpc.GRPCInferenceServiceStub(c) for a, c in self._channels.items()}
+        self._streams = {address: channel.stream_stream(
+            _STREAM, service_pb2.ModelInferRequest.SerializeToString, messages.parse)
+            for address, channel in self._channels.items()}
         self._lock = threading.Lock()
         self._ending: set[object] = set()
         self._watch = StreamWatch(self.alive)
@@ -168,10 +173,10 @@ class Inference:
             "text_input": [text.encode() for text in texts],
             "add_special_tokens": np.array([add_special_tokens]),
         }, ("input_ids", "lengths", *(("token_texts",) if with_texts else ())), timeout)
-        ids = _ints(outputs["input_ids"])
-        token_texts = _strings(outputs["token_texts"]) if with_texts else ()
+        ids = ints(outputs["input_ids"])
+        token_texts = strings(outputs["token_texts"]) if with_texts else ()
         prompts, at = [], 0
-        for length in _ints(outputs["lengths"]):
+        for length in ints(outputs["lengths"]):
             prompts.append(TokenizedPrompt(ids[at : at + length], token_texts[at : at + length]))
             at += length
         return prompts
@@ -182,7 +187,7 @@ class Inference:
             "input_ids": np.array(ids, np.int32),
             "skip_special_tokens": np.array([skip_special_tokens]),
         }, ("token_texts",))
-        return TokenizedPrompt(tuple(ids), _strings(outputs["token_texts"]))
+        return TokenizedPrompt(tuple(ids), strings(outputs["token_texts"]))
 
     def vocabulary(self, model: str) -> Vocabulary:
         """Every id's bytes and text; asked for once, since it is megabytes and never changes for a fingerprint."""
@@ -195,7 +200,7 @@ class Inference:
                 raw = tuple(cast("list[bytes]", outputs["vocabulary"]))
                 self._vocabularies[key] = Vocabulary(
                     raw, tuple(item.decode("utf-8", "replace") for item in raw),
-                    frozenset(_ints(outputs["special_ids"])))
+                    frozenset(ints(outputs["special_ids"])))
             return self._vocabularies[key]
 
     # Generating
@@ -209,8 +214,8 @@ class Inference:
         `on_start` gets a function that cancels the stream from another thread. Closing the iterator cancels it too, so
         that the engine stops. Raises the ApiError that fits a failure, or Cancelled.
         """
-        requests = [self._engine_request(model, request_id, number, g) for number, g in enumerate(generations)]
-        call = self._stub(model).ModelStreamInfer(iter(requests), timeout=timeout)
+        requests = [engine_request(model + _ENGINE, f"{request_id}/{n}", g) for n, g in enumerate(generations)]
+        call = self._streams[self._served_by(model)](iter(requests), timeout=timeout)
         cancelled = threading.Event()
 
         def cancel() -> None:
@@ -226,14 +231,22 @@ class Inference:
                 stream.heard()
                 if message is None:
                     raise stream_error("the stream ended early", model, started=True)
-                if message.error_message:
+                if message.error:
                     running -= 1
-                    raise stream_error(message.error_message, model, started)
-                response = message.infer_response
+                    raise stream_error(message.error, model, started)
+                response = message.response
+                final = response.parameters["triton_final_response"].bool_param
+                event = None
                 if response.outputs:
                     started = True
-                    yield _event(int(response.id.rpartition("/")[2]), read_outputs(response))
-                if response.parameters["triton_final_response"].bool_param:
+                    outputs = read_outputs(response, message.contents)
+                    event = engine_event(int(response.id.rpartition("/")[2]), outputs)
+                    del outputs
+                del message, response  # it may be hundreds of megabytes, and the event has all of it
+                if event is not None:
+                    yield event
+                    del event
+                if final:
                     running -= 1
         except grpc.RpcError as error:
             if stream.broken:
@@ -251,28 +264,20 @@ class Inference:
                 self._ending.add(call)
                 call.add_done_callback(self._ending.discard)
 
-    @staticmethod
-    def _engine_request(
-        model: str, request_id: str, number: int, generation: Generation
-    ) -> service_pb2.ModelInferRequest:
-        message = infer_request(model + _ENGINE, {
-            "input_ids": np.array(generation.prompt_ids, np.int32),
-            "sampling": [generation.sampling],
-            "stream": np.array([generation.stream]),
-        }, request_id=f"{request_id}/{number}")
-        message.parameters["triton_enable_empty_final_response"].bool_param = True
-        return message
-
     # Below: one call each
 
     def _address(self, model: str) -> str | None:
         return self._urls if isinstance(self._urls, str) else self._urls.get(model)
 
-    def _stub(self, model: str) -> service_pb2_grpc.GRPCInferenceServiceStub:
+    def _served_by(self, model: str) -> str:
+        """The address of the Triton that serves a model. Raises ModelNotFound."""
         address = self._address(model)
         if address is None:
             raise _not_found(model)
-        return self._stubs[address]
+        return address
+
+    def _stub(self, model: str) -> service_pb2_grpc.GRPCInferenceServiceStub:
+        return self._stubs[self._served_by(model)]
 
     def _index(self, stub: service_pb2_grpc.GRPCInferenceServiceStub) -> Sequence[
             service_pb2.RepositoryIndexResponse.ModelIndex]:
@@ -293,38 +298,3 @@ class Inference:
 
 def _not_found(model: str) -> ModelNotFound:
     return ModelNotFound(f"The model {model!r} does not exist. GET /v1/models lists those that do.", "model")
-
-
-def _event(prompt: int, outputs: dict[str, Tensor]) -> EngineEvent:
-    text, finish, stop = (cast("list[bytes] | None", outputs.get(name))
-                          for name in ("text", "finish_reason", "stop_reason"))
-    return EngineEvent(
-        prompt=prompt,
-        index=_ints(outputs["index"])[0],
-        text=text[0].decode() if text else "",
-        token_ids=_ints(outputs["token_ids"]) if "token_ids" in outputs else (),
-        token_texts=_strings(outputs["token_texts"]) if "token_texts" in outputs else (),
-        logprobs=_rows(outputs, ""),
-        prompt_logprobs=_rows(outputs, "prompt_"),
-        finish_reason=finish[0].decode() if finish else None,
-        stop_reason=json.loads(stop[0]) if stop else None,
-    )
-
-
-def _rows(outputs: dict[str, Tensor], prefix: str) -> LogprobRows | None:
-    values = outputs.get(prefix + "logprobs")
-    if values is None:
-        return None
-    return LogprobRows(
-        cast("npt.NDArray[np.int32] | None", outputs.get(prefix + "logprob_ids")),
-        cast("npt.NDArray[np.float32]", values),
-        cast("npt.NDArray[np.int32]", outputs[prefix + "logprob_ranks"]),
-    )
-
-
-def _ints(tensor: Tensor) -> tuple[int, ...]:
-    return tuple(cast("npt.NDArray[np.int32]", tensor).tolist())
-
-
-def _strings(tensor: Tensor) -> tuple[str, ...]:
-    return tuple(item.decode() for item in cast("list[bytes]", tensor))

@@ -54,12 +54,40 @@ class LogprobRows:
 
 
 @dataclass(frozen=True)
+class Capture:
+    """Which Activations of a prompt and its completions the engine keeps.
+
+    `layers` are Layer indices, "embedding" or "final_norm". `positions` is "all", "prompt", "generated" or "last", or
+    absolute positions. `dtype` is "bfloat16", "float16" or "float32".
+    """
+
+    layers: tuple[int | str, ...]
+    positions: str | tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class ActivationPart:
+    """Some positions of what a Capture gave for one choice; the parts of a choice come in order.
+
+    `data` holds [layers, positions, hidden] numbers, little-endian; `positions` are the absolute ones of its second
+    axis.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    positions: tuple[int, ...]
+    data: memoryview
+
+
+@dataclass(frozen=True)
 class Generation:
     """One prompt to run: what the engine entry of a model takes. `sampling` is its JSON object."""
 
     prompt_ids: tuple[int, ...]
     sampling: bytes
     stream: bool
+    capture: Capture | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +95,8 @@ class EngineEvent:
     """One response of the engine: it concerns choice `index` of prompt `prompt`.
 
     `token_texts` and `logprobs` come only when log probabilities were asked for; `finish_reason` is set in a choice's
-    last event. `prompt_logprobs` comes for index 0 alone, before any token, in one or more parts.
+    last event, which brings the last part of its `activations`; the others come right before it. `prompt_logprobs`
+    comes for index 0 alone, before any token, in one or more parts.
     """
 
     prompt: int
@@ -79,3 +108,4 @@ class EngineEvent:
     prompt_logprobs: LogprobRows | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    activations: ActivationPart | None = None

@@ -11,6 +11,8 @@ _NOT_LOADED = ("is not found", "is not ready", "has no available versions", "is 
 
 #: How backends/llama_vllm words that it died while it ran something.
 _ENGINE_DIED = "the engine died"
+#: And that shared memory, through which large answers go, is full.
+_NO_ROOM = ("has no room for", "no shared memory")
 
 
 class Cancelled(Exception):
@@ -52,8 +54,12 @@ def stream_error(details: str, model: str, started: bool = False) -> ApiError:
     code, _, words = details.partition(": ")
     if code == "INVALID_ARG":
         return InvalidRequest(f"Inference refused the request: {words}")
+    if code == "UNAVAILABLE" and any(reason in words for reason in _NO_ROOM):
+        return Unavailable(f"Inference has no memory left for this request now: {words}. Try again in a moment.")
     if is_not_loaded(details) or (code == "UNAVAILABLE" and not started and _ENGINE_DIED not in words):
         return _not_warm(model)
+    if code == "INTERNAL":  # this request alone failed, and sending it again would not always help: the words say
+        return InferenceError(f"Inference failed to run {model!r}: {words}")
     if started:
         return broke_off(model)
     if is_gone(details):

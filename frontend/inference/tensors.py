@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,8 @@ Value = npt.NDArray[np.int32] | npt.NDArray[np.bool_] | Sequence[bytes]
 Tensor = npt.NDArray[np.generic] | list[bytes]
 
 _DTYPES: dict[str, np.dtype[np.generic]] = {
-    "INT32": np.dtype("<i4"), "FP32": np.dtype("<f4"), "BOOL": np.dtype("?"),
+    "INT32": np.dtype("<i4"), "FP32": np.dtype("<f4"), "FP16": np.dtype("<f2"), "BOOL": np.dtype("?"),
+    "BF16": np.dtype("V2"),  # numpy has no bfloat16: two bytes that nobody here computes with
 }
 
 
@@ -39,10 +41,16 @@ def infer_request(
     return message
 
 
-def read_outputs(response: service_pb2.ModelInferResponse) -> dict[str, Tensor]:
-    """The tensors that a response carries, by name; numeric ones are read-only views of the message's bytes."""
+def read_outputs(
+    response: service_pb2.ModelInferResponse, contents: Sequence[bytes | memoryview] | None = None
+) -> dict[str, Tensor]:
+    """The tensors that a response carries, by name; numeric ones are read-only views of the message's bytes.
+
+    `contents` are those of the outputs where the response does not hold them itself.
+    """
     tensors: dict[str, Tensor] = {}
-    for output, content in zip(response.outputs, response.raw_output_contents, strict=True):
+    for output, content in zip(response.outputs, response.raw_output_contents if contents is None else contents,
+                               strict=True):
         if output.datatype == "BYTES":
             tensors[output.name] = _split_bytes(content)
         else:
@@ -50,11 +58,21 @@ def read_outputs(response: service_pb2.ModelInferResponse) -> dict[str, Tensor]:
     return tensors
 
 
-def _split_bytes(content: bytes) -> list[bytes]:
+def ints(tensor: Tensor) -> tuple[int, ...]:
+    """The numbers of an INT32 tensor."""
+    return tuple(cast("npt.NDArray[np.int32]", tensor).tolist())
+
+
+def strings(tensor: Tensor) -> tuple[str, ...]:
+    """The texts of a BYTES tensor."""
+    return tuple(item.decode() for item in cast("list[bytes]", tensor))
+
+
+def _split_bytes(content: bytes | memoryview) -> list[bytes]:
     items, at = [], 0
     while at < len(content):
         (length,) = struct.unpack_from("<I", content, at)
         at += 4
-        items.append(content[at : at + length])
+        items.append(bytes(content[at : at + length]))
         at += length
     return items

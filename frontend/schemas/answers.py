@@ -5,6 +5,7 @@ from typing import Any
 
 from marshmallow import RAISE, Schema, fields, validate
 
+from frontend.completions.request import ALL, DTYPE_BYTES, NAMED_LAYERS
 from frontend.schemas.fields import AnyOf, StrictInteger, StrictString
 
 _NULL = {"type": "null"}
@@ -17,6 +18,10 @@ _RANKED = {
     "required": ["logprob", "rank", "decoded_token"],
     "additionalProperties": False,
 }
+
+
+_LAYERS = {"type": "array", "items": {"anyOf": [{"type": "integer", "minimum": 0}, {"enum": list(NAMED_LAYERS)}]}}
+_COUNTS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 
 
 class AnswerSchema(Schema):
@@ -59,6 +64,15 @@ class ErrorSchema(AnswerSchema):
     error = fields.Nested(ErrorBodySchema, required=True)
 
 
+class ActivationCapabilitiesSchema(AnswerSchema):
+    """Which Activations a model gives, and how many bytes of them one answer holds at most."""
+
+    layers = AnyOf({"anyOf": [{"const": ALL}, _LAYERS]}, required=True, metadata={
+        "description": "all is every Layer index, embedding and final_norm."})
+    dtypes = _list({"enum": list(DTYPE_BYTES)}, required=True)
+    max_bytes = StrictInteger(0, required=True)
+
+
 class CapabilitiesSchema(AnswerSchema):
     """What can be asked of a model."""
 
@@ -70,6 +84,7 @@ class CapabilitiesSchema(AnswerSchema):
     full_vocab_max_prompt_tokens = StrictInteger(0, required=True)
     full_vocab_max_completion_tokens = StrictInteger(0, required=True)
     bos_token = StrictString(required=True, allow_none=True)
+    activations = fields.Nested(ActivationCapabilitiesSchema, required=True)
 
 
 class ModelSchema(AnswerSchema):
@@ -123,6 +138,21 @@ class LogprobsSchema(AnswerSchema):
     text_offset = _list({"type": "integer", "minimum": 0}, required=True)
 
 
+class ChoiceActivationsSchema(AnswerSchema):
+    """Activations of one choice. Once decoded, `data` is a safetensors file whose one tensor is named activations."""
+
+    layers = AnyOf(_LAYERS, required=True, metadata={"description": "Those of the first axis."})
+    positions = AnyOf(_COUNTS, required=True, metadata={
+        "description": "Those of the second axis: the first, and the one after the last, where they were asked for by "
+                       "a word; each of them where a list asked for them."})
+    shape = AnyOf({**_COUNTS, "minItems": 3, "maxItems": 3}, required=True, metadata={
+        "description": "Layers, positions, and the numbers of each."})
+    dtype = fields.String(required=True, validate=validate.OneOf(tuple(DTYPE_BYTES)))
+    format = _constant("safetensors")
+    encoding = _constant("base64")
+    data = AnyOf({"type": "string", "contentEncoding": "base64"}, required=True)
+
+
 class ChoiceSchema(AnswerSchema):
     """One completion of one prompt."""
 
@@ -134,6 +164,7 @@ class ChoiceSchema(AnswerSchema):
     prompt_logprobs = _list({"anyOf": [{"type": "object", "additionalProperties": _RANKED}, _NULL]})
     prompt_token_ids = _list({"type": "integer", "minimum": 0})
     token_ids = _list({"type": "integer", "minimum": 0})
+    activations = fields.Nested(ChoiceActivationsSchema, metadata={"description": "In a stream, in the last event."})
 
 
 class UsageSchema(AnswerSchema):

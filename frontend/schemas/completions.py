@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields as fields_of
 from typing import Any
 
-from frontend.completions.request import CompletionRequest, Sampling
+from frontend.completions.request import ActivationRequest, CompletionRequest, Sampling
 from frontend.errors import InvalidRequest, Problem
+from frontend.schemas.activations import ActivationsSchema
 from frontend.schemas.checks import StrictNested, StrictSchema, check
 from frontend.schemas.fields import (
     LogitBias,
@@ -85,6 +86,8 @@ class CompletionSchema(StrictSchema):
     return_token_ids = StrictBoolean(load_default=False)
     return_tokens_as_token_ids = StrictBoolean(load_default=False, metadata={
         "description": "Write the tokens of logprobs as token_id:N."})
+    activations = StrictNested(ActivationsSchema, load_default=None, allow_none=False, metadata={
+        "description": "Return the residual stream at these Layers and positions with each choice."})
     user = StrictString(0, 256, load_default=None, allow_none=False)
 
 
@@ -114,6 +117,7 @@ def check_completion(data: Mapping[str, Any], max_total_tokens: int) -> Completi
         include_usage=bool(values["stream_options"] and values["stream_options"]["include_usage"]),
         return_token_ids=values["return_token_ids"],
         return_tokens_as_token_ids=values["return_tokens_as_token_ids"],
+        activations=ActivationRequest(**values["activations"]) if values["activations"] else None,
         user=values["user"],
     )
 

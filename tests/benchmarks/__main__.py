@@ -1,4 +1,4 @@
-"""`make bench`: the same client against Strata and against `vllm serve` on the same model, one after the other."""
+"""`make bench`: the same client against Strata and `vllm serve` on the same model, and what Activations cost."""
 from __future__ import annotations
 
 import argparse
@@ -16,7 +16,7 @@ import uvloop
 from deploy.local.settings import Settings
 from model_repository import catalog
 from model_repository.catalog import Model
-from tests.benchmarks import report, servers, throughput, vocabulary
+from tests.benchmarks import activations, hugging_face, report, servers, throughput, vocabulary
 from tests.benchmarks.client import BenchmarkError
 from tests.benchmarks.throughput import Figures, Load
 from tests.benchmarks.vocabulary import WholeVocabulary
@@ -25,6 +25,8 @@ SERVERS: dict[str, servers.Start] = {report.STRATA: servers.strata, report.VLLM:
 LOADS = [Load(at_once, stream) for stream in (True, False) for at_once in (1, 8, 32)]
 #: A whole-vocabulary answer that takes more seconds, or leaves the machine fewer bytes of memory, is given up.
 VOCABULARY_PATIENCE, RESERVE = 180.0, 3 * 2**30
+#: Waves of each variant with Activations: ratios that are a hundredth apart need several.
+ACTIVATION_ROUNDS = 7
 T = TypeVar("T")
 
 
@@ -33,9 +35,11 @@ class Plan:
     """What to measure, and for how long."""
 
     models: tuple[Model, ...]
+    activation_model: Model
     servers: tuple[str, ...]
     only: str | None
     rounds: int
+    activation_rounds: int
     seconds: float
     out: Path
 
@@ -47,7 +51,15 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     models: dict[str, object] = {}
     results = {"facts": report.facts(), "rounds": plan.rounds, "seconds": plan.seconds, "models": models}
-    for model in plan.models:
+    if plan.only in (None, "activations"):
+        try:
+            results["activations"] = _activations(plan)
+        except (BenchmarkError, KeyboardInterrupt) as error:
+            print(f"bench: {str(error) or 'stopped'}", file=sys.stderr)
+            return 1
+        finally:
+            _write(plan, results)
+    for model in plan.models if plan.only != "activations" else ():
         print(f"\n## {model.id}\n", flush=True)
         cells: dict[Load, dict[str, list[Figures]]] = {}
         answers: dict[str, WholeVocabulary] = {}
@@ -59,10 +71,33 @@ def main(arguments: list[str] | None = None) -> int:
         finally:
             print(*report.tables(cells, answers), sep="\n\n", flush=True)
             models[model.id] = report.as_json(cells, answers)
-            plan.out.parent.mkdir(parents=True, exist_ok=True)
-            plan.out.write_text(json.dumps(results, indent=1) + "\n")
+            _write(plan, results)
     print(f"Figures of each round: {plan.out}")
     return 0
+
+
+def _activations(plan: Plan) -> dict[str, object]:
+    """What Activations cost: both servers run side by side, so that waves can alternate between them."""
+    model, rates, theirs = plan.activation_model, {}, {}
+    print(f"\n## Activations of {model.id}\n", flush=True)
+    with servers.strata_without_capture(model) as off, servers.strata(model) as on:
+        for work in activations.WORK:
+            _say(f"activations, {work.name}")
+            rates[work] = _run(activations.measure(off, on, model, work, plan.activation_rounds))
+            print(report.activation_table(work, rates[work]), end="\n\n", flush=True)
+        _say("activations, 64 MiB to the client")
+        ways = _run(activations.transport(on, model, plan.activation_rounds))
+        print(report.transport_table(ways), end="\n\n", flush=True)
+    for work in activations.WORK:
+        _say(f"Transformers, {work.name}")
+        theirs[work] = hugging_face.rates(model, servers.checkpoint(model), work, plan.rounds)
+        print(report.transformers_table(work, rates[work], theirs[work]), end="\n\n", flush=True)
+    return report.activations_as_json(model, rates, ways, theirs)
+
+
+def _write(plan: Plan, results: dict[str, object]) -> None:
+    plan.out.parent.mkdir(parents=True, exist_ok=True)
+    plan.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def _measure(
@@ -87,8 +122,9 @@ def _measure(
 def _parse(arguments: list[str] | None) -> Plan:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=str(__doc__))
     parser.add_argument("--models", default="tiny-llama", help="ids of the catalog, separated by commas (%(default)s)")
+    parser.add_argument("--activation-model", default="smollm2-135m", help="whose Activations (%(default)s)")
     parser.add_argument("--servers", default=",".join(SERVERS), help="which of them, in order (%(default)s)")
-    parser.add_argument("--only", choices=("throughput", "vocabulary"), help="one half of the measurement")
+    parser.add_argument("--only", choices=("throughput", "vocabulary", "activations"), help="one part of it")
     parser.add_argument("--rounds", type=int, default=2, help="how often each server is started anew (%(default)s)")
     parser.add_argument("--seconds", type=float, default=6.0, help="how long each load lasts (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="one round of two seconds a load")
@@ -97,10 +133,12 @@ def _parse(arguments: list[str] | None) -> Plan:
     options = parser.parse_args(arguments)
     known = catalog.load()
     models, names = options.models.split(","), options.servers.split(",")
-    if unknown := [*(id for id in models if id not in known), *(name for name in names if name not in SERVERS)]:
+    if unknown := [*(id for id in (*models, options.activation_model) if id not in known),
+                   *(name for name in names if name not in SERVERS)]:
         parser.error(f"not in the catalog or no server: {', '.join(unknown)}")
     rounds, seconds = (1, 2.0) if options.quick else (options.rounds, options.seconds)
-    return Plan(tuple(known[id] for id in models), tuple(names), options.only, rounds, seconds, options.out)
+    return Plan(tuple(known[id] for id in models), known[options.activation_model], tuple(names), options.only, rounds,
+                1 if options.quick else ACTIVATION_ROUNDS, seconds, options.out)
 
 
 def _run(work: Coroutine[object, object, T]) -> T:

@@ -9,10 +9,13 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
 
+from model_repository.catalog import Model
+from tests.benchmarks.activations import ALL, OFF, UNUSED, Rates, Transport, Work
 from tests.benchmarks.throughput import Figures, Load, pooled
 from tests.benchmarks.vocabulary import WholeVocabulary
 from tests.stack import REPOSITORY
@@ -100,6 +103,44 @@ def vocabulary_table(answers: Mapping[str, WholeVocabulary]) -> str:
 
 def _growth(answer: WholeVocabulary, role: str) -> str:
     return f"+{(answer.peaks[role] - answer.idle.get(role, 0)) / 2**20:.0f}"
+
+
+def activation_table(work: Work, rates: Rates) -> str:
+    """One row for each variant: tokens a second, and as a share of what its neighbours in the same rounds reached."""
+    rows = []
+    for variant, waves in rates.of.items():
+        rows.append((f"{work.name} ({work.prompt_tokens} + {work.max_tokens})", variant, f"{median(waves):.1f}",
+                     *(f"{rates.ratio(variant, other):.3f}" for other in (OFF, UNUSED))))
+    return _table(("tokens", "capture", "tok/s", "to off", "to unused"), rows)
+
+
+def transport_table(ways: Iterable[Transport]) -> str:
+    """One row for each form of the answer."""
+    rows = [(way.form, f"{way.bytes / 2**20:.0f}", f"{way.seconds_more:.2f}", f"{way.seconds_of_body:.2f}",
+             f"{way.rate:.0f}") for way in ways]
+    return _table(("form", "MiB of numbers", "s after the last token", "s from first to last byte", "MB/s"), rows)
+
+
+def transformers_table(work: Work, ours: Rates, theirs: Mapping[bool, list[float]]) -> str:
+    """Strata beside Transformers, without Activations and with all of them."""
+    rows = []
+    for hidden_states, variant in ((False, UNUSED), (True, ALL)):
+        strata, other = median(ours.of[variant]), median(theirs[hidden_states])
+        rows.append((work.name, variant, f"{strata:.1f}", f"{other:.1f}", f"{strata / other:.2f}"))
+    return _table(("work", "capture", "tok/s Strata", "Transformers", "ratio"), rows)
+
+
+def activations_as_json(
+    model: Model, rates: Mapping[Work, Rates], ways: Iterable[Transport],
+    theirs: Mapping[Work, Mapping[bool, list[float]]],
+) -> dict[str, Any]:
+    """Every wave."""
+    return {
+        "model": model.id,
+        "tokens_per_second": {work.name: one.of for work, one in rates.items()},
+        "transport": [asdict(way) for way in ways],
+        "transformers": {work.name: {"plain": one[False], "hidden_states": one[True]} for work, one in theirs.items()},
+    }
 
 
 def as_json(cells: Mapping[Load, Rounds], answers: Mapping[str, WholeVocabulary]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,8 @@ from tests.stack import REPOSITORY, Stack, free_ports
 START_TIMEOUT, STOP_TIMEOUT = 300.0, 60.0
 #: What Triton's environment says about vLLM, and `vllm serve` must hear too.
 ENGINE_VARIABLES = ("VLLM_", "TORCH", "TOKENIZERS_", "HF_")
+#: The catalog's default, by which every Layer of a model may be captured.
+CAPTURE = 'activation_layers = "all"'
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,28 @@ Start = Callable[[Model], AbstractContextManager[Server]]
 
 
 @contextlib.contextmanager
-def strata(model: Model) -> Iterator[Server]:
+def strata_without_capture(model: Model) -> Iterator[Server]:
+    """Strata from a copy of this repository whose catalog lets no Activations be captured."""
+    with tempfile.TemporaryDirectory(prefix="strata-bench-") as folder:
+        for part in ("backends", "deploy", "frontend", "model_repository"):
+            shutil.copytree(REPOSITORY / part, Path(folder) / part, ignore=shutil.ignore_patterns("__pycache__"))
+        catalog = Path(folder) / "model_repository" / "catalog.toml"
+        text = catalog.read_text()
+        if CAPTURE not in text:
+            raise BenchmarkError(f"{catalog.name} no longer says {CAPTURE!r}")
+        catalog.write_text(text.replace(CAPTURE, "activation_layers = []"))
+        subprocess.run([sys.executable, "-m", "model_repository.render"], cwd=folder, check=True)
+        with strata(model, Path(folder)) as server:
+            yield server
+
+
+@contextlib.contextmanager
+def strata(model: Model, repository: Path = REPOSITORY) -> Iterator[Server]:
     """All of Strata under its own supervisor, in a folder of its own, with this model Warm."""
     folder = checkpoint(model).parent
     with tempfile.TemporaryDirectory(prefix="strata-bench-") as home:
         try:
-            stack = Stack.start(Path(home), model.id, folder)
+            stack = Stack.start(Path(home), model.id, folder, repository)
         except RuntimeError as error:
             raise BenchmarkError(str(error)) from None
         try:

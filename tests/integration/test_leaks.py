@@ -1,10 +1,11 @@
-"""A thousand requests, two hundred of them broken off, leave nothing behind."""
+"""A thousand requests, many of them broken off, leave nothing behind: plain ones, and such that capture."""
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,25 +16,36 @@ import pytest
 from tests.engine import wait_until_idle
 from tests.stack import Stack
 
-REQUESTS, BROKEN, AT_ONCE = 1000, 200, 32
+AT_ONCE = 32
 #: A process may keep this much more than before: allocators return memory in steps.
 SLACK_BYTES = 48 * 2**20
 
 
-def one(client: httpx.Client, number: int, breaks: bool) -> str:
-    """One request; `breaks` leaves it at a random moment."""
+def plain(number: int, breaks: bool) -> dict[str, object]:
+    """The body of a request; one that is to be broken off takes long."""
     random_ = random.Random(number)
     body = {"model": "tiny-llama", "prompt": f"Request {number} says", "max_tokens": random_.choice([4, 16, 32]),
             "stream": random_.random() < 0.5 or breaks, "n": random_.choice([1, 1, 2]), "ignore_eos": True,
             "logprobs": random_.choice([None, 2]), "echo": random_.random() < 0.2}
-    if breaks:
-        body |= {"max_tokens": 400, "n": 2}
+    return body | {"max_tokens": 400, "n": 2} if breaks else body
+
+
+def capturing(number: int, breaks: bool) -> dict[str, object]:
+    """The same, with Activations."""
+    random_ = random.Random(-number)
+    layers = random_.choice(["all", [0], [3, "embedding", "final_norm"]])
+    positions = random_.choice(["all", "prompt", "generated", "last", [-1, 0]])
+    return plain(number, breaks) | {"activations": {"layers": layers, "positions": positions}}
+
+
+def one(client: httpx.Client, number: int, body: dict[str, object], breaks: bool) -> str:
+    """One request; `breaks` leaves it at a random moment."""
     try:
         with client.stream("POST", "/v1/completions", json=body) as answer:
             assert answer.status_code == 200, answer.read()
             if breaks:
                 lines = answer.iter_lines()
-                for _ in range(random_.choice([0, 1, 8])):
+                for _ in range(random.Random(number).choice([0, 1, 8])):
                     next(lines)
                 return "broken off"
             answer.read()
@@ -42,12 +54,13 @@ def one(client: httpx.Client, number: int, breaks: bool) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def run(stack: Stack, first: int) -> dict[str, int]:
-    numbers = range(first, first + REQUESTS + BROKEN)
-    breaking = set(random.Random(first).sample(list(numbers), BROKEN))
+def run(stack: Stack, first: int, body: Callable[[int, bool], dict[str, object]], answered: int,
+        broken: int) -> dict[str, int]:
+    numbers = range(first, first + answered + broken)
+    breaking = set(random.Random(first).sample(list(numbers), broken))
     with (concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool,
           httpx.Client(base_url=stack.url, headers={"Authorization": f"Bearer {stack.key}"}, timeout=120) as client):
-        outcomes = list(pool.map(lambda n: one(client, n, n in breaking), numbers))
+        outcomes = list(pool.map(lambda n: one(client, n, body(n, n in breaking), n in breaking), numbers))
     return {outcome: outcomes.count(outcome) for outcome in set(outcomes)}
 
 
@@ -102,14 +115,17 @@ def grown(before: dict[int, Measured], after: dict[int, Measured]) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-def test_a_thousand_requests_leave_nothing_behind(stack: Stack) -> None:
-    run(stack, 0)  # caches and pools fill up here
+@pytest.mark.parametrize(("body", "answered", "broken"), [(plain, 1000, 200), (capturing, 667, 333)])
+def test_a_thousand_requests_leave_nothing_behind(
+    stack: Stack, body: Callable[[int, bool], dict[str, object]], answered: int, broken: int
+) -> None:
+    run(stack, 0, body, answered // 4, broken // 4)  # caches and pools fill up here
     wait_until_idle(stack, "tiny-llama")
     shared = regions()
     before = measure(stack)
     more = []
     for attempt in range(1, 4):  # an allocator grows by a step now and then; what leaks grows every time
-        assert run(stack, attempt * 10_000) == {"answered": REQUESTS, "broken off": BROKEN}
+        assert run(stack, attempt * 10_000, body, answered, broken) == {"answered": answered, "broken off": broken}
         wait_until_idle(stack, "tiny-llama")
         time.sleep(2)
         assert regions() == shared

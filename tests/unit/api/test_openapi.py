@@ -87,6 +87,8 @@ def test_every_guarded_route_says_so(document: Document) -> None:
     {"temperature": 0}, {"temperature": 0.01}, {"temperature": None}, {"logit_bias": {"0": 1, "12": -100}},
     {"logit_bias": None}, {"stream": True, "stream_options": {"include_usage": True}}, {"stream_options": None},
     {"logprobs": -1}, {"top_k": -1}, {"max_tokens": None}, {"allowed_token_ids": [1]}, {"bad_words": []},
+    {"activations": {"layers": "all"}}, {"activations": {"layers": [0, "embedding"], "positions": [-1, 4]}},
+    {"activations": {"layers": ["final_norm"], "positions": "last", "dtype": "float16"}},
 ], ids=str)
 def test_right_requests_fit_the_description(completion: jsonschema_rs.Validator, fields: dict[str, Any]) -> None:
     completion.validate({"model": "m", "prompt": "x", **fields})
@@ -97,7 +99,20 @@ def test_right_requests_fit_the_description(completion: jsonschema_rs.Validator,
     {"stop": ["a"] * 5}, {"stop": ""}, {"temperature": 0.001}, {"temperature": 2.1}, {"temperature": "1"},
     {"top_p": 0}, {"logit_bias": {"01": 1}}, {"logit_bias": {"1": 101}}, {"unknown": 1}, {"n": 0}, {"echo": 1},
     {"stream_options": {"x": 1}}, {"user": None}, {"prompt_logprobs": None}, {"allowed_token_ids": []},
-    {"max_tokens": 32_001}, {"model": ""},
+    {"max_tokens": 32_001}, {"model": ""}, {"activations": {}}, {"activations": None}, {"activations": "all"},
+    {"activations": {"layers": []}}, {"activations": {"layers": [0, 0]}}, {"activations": {"layers": ["0"]}},
+    {"activations": {"layers": "last"}}, {"activations": {"layers": [0], "positions": []}},
+    {"activations": {"layers": [0], "positions": "first"}}, {"activations": {"layers": [0], "dtype": "float64"}},
+    {"activations": {"layers": [0], "layer": 1}},
 ], ids=str)
 def test_wrong_requests_do_not(completion: jsonschema_rs.Validator, fields: dict[str, Any]) -> None:
     assert not completion.is_valid({"model": "m", "prompt": "x", **fields})
+
+
+def test_the_answer_may_be_json_or_events_or_a_file(document: Document) -> None:
+    content = document["paths"]["/v1/completions"]["post"]["responses"]["200"]["content"]
+    assert set(content) == {"application/json", "text/event-stream", "application/vnd.safetensors"}
+    schemas = document["components"]["schemas"]
+    assert schemas["Choice"]["properties"]["activations"]["$ref"] == "#/components/schemas/ChoiceActivations"
+    assert set(schemas["ChoiceActivations"]["required"]) == {
+        "layers", "positions", "shape", "dtype", "format", "encoding", "data"}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,14 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.outputs import LogprobsLists, LogprobsTensors
 
+from backends.llama_vllm.activations import ActivationRequest
 from backends.llama_vllm.choice import ChoiceState, register, vllm_params
 from backends.llama_vllm.delivery import Delivery, Failure
+from backends.llama_vllm.positions import Kind, Run, Selection
+from backends.llama_vllm.recording import EXTRA_ARG, Recording
 from backends.llama_vllm.sampling import Sampling
+from backends.llama_vllm.slab import Layout, SlabWriter
+from backends.llama_vllm.slab_pool import SlabPool
 from backends.text import TokenTable
 
 VOCAB = 260
@@ -56,12 +63,22 @@ def plain(array: np.ndarray) -> Any:
 class Bench:
     """A request of the given sampling whose engine steps the test makes up."""
 
-    def __init__(self, table: TokenTable, sampling: Sampling, stream: bool, pace: float = 0.0, prompt: int = 3) -> None:
+    def __init__(
+        self,
+        table: TokenTable,
+        sampling: Sampling,
+        stream: bool,
+        pace: float = 0.0,
+        prompt: int = 3,
+        recording: Recording | None = None,
+    ) -> None:
         self.caller = Recorder()
         self.processor = OutputProcessor(None, log_stats=False)
         self.closed: list[Delivery] = []
         self._large = ThreadPoolExecutor(1)
-        self.delivery = Delivery(self.caller, sampling, prompt, stream, lambda: pace, self._large, self.closed.append)
+        self.delivery = Delivery(
+            self.caller, sampling, prompt, stream, lambda: pace, self._large, self.closed.append, recording
+        )
         for index in range(sampling.n):
             request = EngineCoreRequest(
                 f"{index}-internal", [1] * prompt, None, vllm_params(sampling, index), None, 0.0, None, None, None,
@@ -83,6 +100,10 @@ class Bench:
         await asyncio.sleep(seconds)
         for _ in range(5):
             await asyncio.sleep(0)
+
+
+def files(folder: Path) -> list[str]:
+    return os.listdir(folder)
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -284,6 +305,166 @@ class TestFailures:
             assert bench.caller.finals == 1
 
         run(test)
+
+
+class TestActivations:
+    """Of a prompt of 3 tokens at 2 points of a model with 4 numbers, recorded by a test that plays the worker."""
+
+    LAYOUT = Layout(rows=5, layers=2, hidden=4, dtype="bfloat16")
+
+    def recording(self, folder: Path, choices: int = 1, capacity: int = 10_000) -> Recording:
+        wanted = ActivationRequest((0, 1), Selection("all", 3, 3), self.LAYOUT)
+        return Recording(wanted, choices, folder, "1", SlabPool(capacity))
+
+    def write(self, recording: Recording, positions: range, index: int = 0) -> torch.Tensor:
+        rows = torch.randn(len(positions), 2, 4).to(torch.bfloat16)
+        writer = SlabWriter(recording.extra_args(index)[EXTRA_ARG]["path"], self.LAYOUT)
+        writer.write(Run(positions[0], positions[0], len(positions)), rows)
+        writer.close()
+        return rows.transpose(0, 1)
+
+    def test_come_with_the_last_response_of_their_choice(self, byte_table: TokenTable, tmp_path: Path) -> None:
+        async def test() -> None:
+            recording = self.recording(tmp_path, choices=2)
+            assert await recording.open()
+            bench = Bench(byte_table, Sampling(max_tokens=3, n=2), stream=True, recording=recording)
+            bench.step(b"a")
+            bench.step(b"b", index=1)
+            await bench.settle(0.05)
+            assert not any("activations" in response for response in bench.caller.responses)
+            expected = self.write(recording, range(4))
+            bench.step(b"c", finish_reason=FinishReason.LENGTH)
+            await bench.settle(0.1)
+            last = bench.caller.responses[-1]
+            assert (last["index"], last["finish_reason"]) == (0, "length")
+            assert last["activations"] == expected.tolist()
+            assert last["activation_rows"] == [0, 1, 2, 3]
+            self.write(recording, range(3), index=1)
+            bench.step(b"", index=1, finish_reason=FinishReason.STOP)
+            await bench.settle(0.1)
+            assert (bench.caller.finals, bench.caller.responses[-1]["activation_rows"]) == (1, [0, 1, 2])
+            recording.close()
+            await bench.settle(0.1)
+            assert files(tmp_path) == []
+
+        run(test)
+
+    def test_are_waited_for(self, byte_table: TokenTable, tmp_path: Path) -> None:
+        async def test() -> None:
+            recording = self.recording(tmp_path)
+            await recording.open()
+            bench = Bench(byte_table, Sampling(max_tokens=3), stream=False, recording=recording)
+            bench.step(b"a", finish_reason=FinishReason.LENGTH)
+            await bench.settle(0.1)
+            assert bench.caller.finals == 0
+            self.write(recording, range(3))
+            await bench.settle(0.1)
+            assert bench.caller.finals == 1
+            assert bench.caller.failure is None
+
+        run(test)
+
+    def test_that_do_not_come_fail_the_request(
+        self, byte_table: TokenTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("backends.llama_vllm.recording.ARRIVAL_SECONDS", 0.05)
+
+        async def test() -> None:
+            recording = self.recording(tmp_path)
+            await recording.open()
+            self.write(recording, range(2))
+            bench = Bench(byte_table, Sampling(max_tokens=3), stream=False, recording=recording)
+            bench.step(b"a", finish_reason=FinishReason.LENGTH)
+            await bench.settle(0.2)
+            assert bench.caller.failure == (Failure.INTERNAL, "the activations of position 2 did not arrive")
+            assert bench.caller.responses == []
+
+        run(test)
+
+    def test_that_the_worker_gave_up_fail_the_request_at_once(self, byte_table: TokenTable, tmp_path: Path) -> None:
+        async def test() -> None:
+            recording = self.recording(tmp_path)
+            await recording.open()
+            self.write(recording, range(3))
+            writer = SlabWriter(recording.extra_args(0)[EXTRA_ARG]["path"], self.LAYOUT)
+            writer.fail("broken")
+            bench = Bench(byte_table, Sampling(max_tokens=3), stream=False, recording=recording)
+            bench.step(b"a", finish_reason=FinishReason.LENGTH)
+            await bench.settle(0.1)
+            assert bench.caller.failure == (Failure.INTERNAL, "the activations could not be captured: broken")
+
+        run(test)
+
+    def test_that_are_large_come_in_parts(
+        self, byte_table: TokenTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("backends.llama_vllm.recording.PART_BYTES", 2 * self.LAYOUT.row_bytes)
+
+        async def test() -> None:
+            recording = self.recording(tmp_path)
+            await recording.open()
+            expected = self.write(recording, range(5))
+            bench = Bench(byte_table, Sampling(max_tokens=3), stream=False, recording=recording)
+            bench.step(b"abc", finish_reason=FinishReason.LENGTH)
+            await bench.settle(0.1)
+            assert [response["activation_rows"] for response in bench.caller.responses] == [[0, 1], [2, 3], 4]
+            assert [response.get("text") for response in bench.caller.responses] == [None, None, "abc"]
+            parts = [torch.tensor(response["activations"]) for response in bench.caller.responses]
+            assert torch.equal(torch.cat(parts, dim=1), expected.float())
+
+        run(test)
+
+    def test_hold_no_memory_for_a_caller_that_left_while_it_waited(self, tmp_path: Path) -> None:
+        async def test() -> None:
+            pool = SlabPool(self.LAYOUT.size)
+            wanted = ActivationRequest((0, 1), Selection("all", 3, 3), self.LAYOUT)
+            first, second = (Recording(wanted, 1, tmp_path, name, pool) for name in "ab")
+            assert await first.open()
+            waiting = asyncio.create_task(second.open())
+            await asyncio.sleep(0)
+            assert pool.waiting == 1
+            second.close()
+            assert await waiting is False
+            third = asyncio.create_task(Recording(wanted, 1, tmp_path, "c", pool).open())
+            await asyncio.sleep(0)
+            first.close()
+            first.close()
+            assert await third is True
+            assert (pool.used, pool.waiting, len(files(tmp_path))) == (self.LAYOUT.size, 0, 1)
+
+        run(test)
+
+    def test_take_no_memory_for_a_caller_that_left_before_its_turn(self, tmp_path: Path) -> None:
+        async def test() -> None:
+            recording = self.recording(tmp_path)
+            recording.close()
+            assert await recording.open() is False
+            assert (recording._pool.used, files(tmp_path)) == (0, [])
+
+        run(test)
+
+    def test_hold_no_memory_for_a_caller_that_left_while_slabs_were_made(self, tmp_path: Path) -> None:
+        async def test() -> None:
+            recording = self.recording(tmp_path, choices=3)
+            opening = asyncio.create_task(recording.open())
+            await asyncio.sleep(0)
+            recording.close()
+            assert await opening is False
+            await asyncio.sleep(0.1)
+            assert (recording._pool.used, files(tmp_path)) == (0, [])
+
+        run(test)
+
+
+def test_who_wants_positions_that_a_cache_may_hide_does_not_read_it(tmp_path: Path) -> None:
+    def reads_cache(selection: Selection) -> bool:
+        wanted = ActivationRequest((0,), selection, Layout(selection.rows, 1, 4, "float32"))
+        params = vllm_params(Sampling(max_tokens=5), 0, Recording(wanted, 1, tmp_path, "1", SlabPool(10**6)))
+        return params.skip_reading_prefix_cache is not True
+
+    kinds: list[Kind] = ["all", "prompt", "generated", "last"]
+    assert [reads_cache(Selection(kind, 10, 5)) for kind in kinds] == [False, False, True, True]
+    assert [reads_cache(Selection("list", 10, 5, (12, position))) for position in (8, 9, 10)] == [False, True, True]
 
 
 def test_seeds_differ_per_choice_and_only_the_first_scores_the_prompt() -> None:

@@ -20,15 +20,18 @@ ROOT = Path(__file__).parents[3]
 #: Like Triton: starts a stub and waits.
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
 
-#: Like the stub: guards itself, makes shared memory, starts a child in its group, says so and waits.
+#: Like the stub: guards itself, makes shared memory and a folder of slabs, starts a child in its group, says so, waits.
 STUB = """
 import os, subprocess, sys, time
 from multiprocessing import shared_memory
 from backends.llama_vllm import guard
+from backends.llama_vllm.slab_folder import SlabFolder
 guard.start()
 memory = shared_memory.SharedMemory(create=True, size=4096)
+folder = SlabFolder()
+(folder.path / "slab").write_bytes(b"x")
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-print(os.getpid(), memory.name, flush=True)
+print(os.getpid(), memory.name, folder.path.name, flush=True)
 time.sleep(600)
 """
 
@@ -52,10 +55,10 @@ def server() -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", PARENT, STUB], env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def started(server: subprocess.Popen[str]) -> tuple[int, str]:
+def started(server: subprocess.Popen[str]) -> tuple[int, list[str]]:
     assert server.stdout is not None
-    pid, memory = server.stdout.readline().split()
-    assert memory_exists(memory)
+    pid, *memory = server.stdout.readline().split()
+    assert all(map(memory_exists, memory))
     assert len(dict(members(int(pid)))) >= 2
     return int(pid), memory
 
@@ -74,7 +77,7 @@ def test_killing_the_stub_leaves_nothing(server: subprocess.Popen[str]) -> None:
     assert until(lambda: len(guardians(stub)) == 1)
     os.kill(stub, signal.SIGKILL)
     assert until(lambda: not dict(members(stub)))
-    assert until(lambda: not memory_exists(memory))
+    assert until(lambda: not any(map(memory_exists, memory)))
     assert until(lambda: not guardians(stub))
     server.wait(10)
 
@@ -85,7 +88,7 @@ def test_killing_the_server_leaves_nothing(server: subprocess.Popen[str]) -> Non
     server.kill()
     server.wait(10)
     assert until(lambda: not dict(members(stub)))
-    assert until(lambda: not memory_exists(memory))
+    assert until(lambda: not any(map(memory_exists, memory)))
     assert until(lambda: not guardians(stub))
 
 

@@ -23,7 +23,7 @@ CARD = ModelCard(
     id="m", checkpoint="m", revision="1", dtype="float32", fingerprint="fp_0", gpu_shape="CPU", price_per_hour=0,
     created=0, warm="always", max_model_len=64, vocab_size=len(TEXTS), n_layers=1, hidden_size=8, bos_token="<bos>",
     bos_token_id=BOS, eos_token_id=EOS, max_logprobs=5, full_vocab_max_prompt_tokens=8,
-    full_vocab_max_completion_tokens=8)
+    full_vocab_max_completion_tokens=8, activation_layers="all", activation_max_mb=1)
 
 
 def plan(prompt: TokenizedPrompt, *, echo: bool = False, logprobs: int | None = 1) -> Plan:

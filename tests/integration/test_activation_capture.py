@@ -1,0 +1,420 @@
+"""Activations are Transformers' own, whatever vLLM's scheduler does, and capturing them changes nothing else.
+
+These run the engine in this process, around a small KV cache so that requests are set back, against the same
+checkpoint in Transformers in float32.
+"""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from deploy.local import checkpoints as checkpoints_
+from model_repository import catalog
+from tests.integration.faulty_worker import BREAKS_GATHERING, BREAKS_STORING
+from tests.reference import LAYER_ERROR, Reference, check_parity
+
+MODEL = catalog.load()["tiny-llama"]
+LAYERS = ["embedding", *map(str, range(MODEL.n_layers)), "final_norm"]
+CHUNK, BLOCKS = 256, 80
+
+pytestmark = pytest.mark.timeout(400)
+
+
+class Call:
+    """A caller that collects what it is sent."""
+
+    def __init__(self, prompt: Sequence[int], layers: list[str]) -> None:
+        self.prompt, self.layers = list(prompt), layers
+        self.failure: tuple[str, str] | None = None
+        self.gone = False
+        self._ended = threading.Event()
+        self.messages: list[dict[str, Any]] = []
+
+    def send(self, message: dict[str, Any], final: bool) -> None:
+        self.messages.append(message)
+        if final:
+            self._ended.set()
+
+    def fail(self, failure: Any, message: str) -> None:
+        self.failure = failure.value, message
+        self._ended.set()
+
+    def cancelled(self) -> bool:
+        return self.gone
+
+    def wait(self) -> Call:
+        assert self._ended.wait(120), "no answer"
+        return self
+
+    def _of(self, index: int, name: str) -> list[Any]:
+        return [message[name] for message in self.messages if message["index"][0] == index and name in message]
+
+    def tokens(self, index: int = 0) -> list[int]:
+        return [int(token) for part in self._of(index, "token_ids") for token in part]
+
+    def logprobs(self, index: int = 0) -> np.ndarray:
+        return np.concatenate(self._of(index, "logprobs"))
+
+    def positions(self, index: int = 0) -> list[int]:
+        return [int(position) for part in self._of(index, "activation_rows") for position in part]
+
+    def activations(self, index: int = 0) -> torch.Tensor:
+        """[layers, positions, hidden]"""
+        assert self.failure is None, self.failure
+        return torch.cat(self._of(index, "activations"), dim=1)
+
+
+@dataclass
+class Figures:
+    """The engine's figures as last published."""
+
+    values: dict[str, float] = field(default_factory=dict)
+
+    def gauge(self, name: str, help: str, value: float, labels: Any = ()) -> None:
+        self.values[name] = value
+
+    def counter(self, name: str, help: str, total: float, labels: Any = ()) -> None:
+        self.values[name] = total
+
+    def later(self, name: str) -> float:
+        """A figure, as the engine knows it now."""
+        time.sleep(1.6)
+        return self.values[name]
+
+
+class Bench:
+    """The engine, and Transformers with the same weights."""
+
+    def __init__(self, folder: Path, **engine_args: Any) -> None:
+        from backends.llama_vllm.engine import Engine
+        from backends.llama_vllm.settings import EngineSettings
+
+        arguments = {**MODEL.engine()["engine_args"], "max_num_batched_tokens": CHUNK, **engine_args}
+        self.figures = Figures()
+        self.engine = Engine(
+            EngineSettings(MODEL.checkpoint, activation_pool_mb=4, engine_args=arguments), self.figures)
+        self._reference = Reference.of(folder / MODEL.checkpoint)
+
+    def start(
+        self, prompt: Sequence[int], layers: list[str] | None = None, positions: list[str] | None = None,
+        dtype: str | None = None, stream: bool = False, **sampling: Any,
+    ) -> Call:
+        from backends.llama_vllm.activations import parse_activations
+        from backends.llama_vllm.sampling import parse_sampling
+
+        ids = np.array(prompt, np.int32)
+        fields = parse_sampling(json.dumps({"temperature": 0} | sampling).encode(), ids, self.engine.limits)
+        wanted = parse_activations(
+            layers and [layer.encode() for layer in layers], positions and [word.encode() for word in positions],
+            dtype.encode() if dtype else None, len(ids), fields, self.engine.activation_limits)
+        call = Call(prompt, layers or [])
+        self.engine.submit(ids, fields, stream, call, wanted)
+        return call
+
+    def ask(self, *args: Any, **fields: Any) -> Call:
+        return self.start(*args, **fields).wait()
+
+    def check(self, call: Call, index: int = 0, positions: Sequence[int] | None = None) -> None:
+        """That a call's activations are Transformers' at these positions; None: at every one that ran."""
+        ids = call.prompt + call.tokens(index)[:-1]
+        expected = list(range(len(ids)) if positions is None else positions)
+        assert call.positions(index) == expected
+        found, rows = call.activations(index).numpy(), self._reference.rows(ids)
+        assert found.shape == (len(call.layers), len(expected), MODEL.hidden_size)
+        right = {str(layer): whole[expected] for layer, whole in rows.items()}
+        for layer, got in zip(call.layers, found, strict=True):
+            check_parity(layer, got, right[layer])
+
+    def slabs(self) -> list[Path]:
+        """The slabs that are there now."""
+        return list(self.engine._slabs.path.iterdir())
+
+
+def prompt(tokens: int, seed: int) -> list[int]:
+    return [MODEL.bos_token_id or 0, *np.random.default_rng(seed).integers(100, 100_000, tokens - 1).tolist()]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(checkpoints: Path) -> Iterator[Path]:
+    """The folder with tiny-llama's, and what the engine reads of the environment."""
+    checkpoints_.build(MODEL, checkpoints)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("STRATA_CHECKPOINTS", str(checkpoints))
+        environment.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+        environment.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+        environment.setenv("VLLM_LOGGING_LEVEL", "WARNING")
+        environment.setenv("HF_HUB_OFFLINE", "1")
+        yield checkpoints
+
+
+@pytest.fixture(scope="module")
+def bench(checkpoint: Path) -> Iterator[Bench]:
+    faulty = "tests.integration.faulty_worker.FaultyWorker"
+    running = Bench(checkpoint, num_gpu_blocks_override=BLOCKS, worker_cls=faulty)
+    yield running
+    folder = running.engine._slabs.path
+    running.engine.shutdown()
+    assert not folder.exists()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "bench" not in request.fixturenames:
+        return
+    bench = request.getfixturevalue("bench")
+    deadline = time.monotonic() + 10
+    while bench.slabs():
+        assert time.monotonic() < deadline, bench.slabs()
+        time.sleep(0.05)
+
+
+def test_one_request_at_every_layer(bench: Bench) -> None:
+    call = bench.ask(prompt(50, 0), LAYERS, max_tokens=12, ignore_eos=True)
+    assert len(call.positions()) == 50 + 12 - 1
+    bench.check(call)
+
+
+def test_a_prompt_of_several_chunks(bench: Bench) -> None:
+    bench.check(bench.ask(prompt(3 * CHUNK + 17, 1), LAYERS, max_tokens=3, ignore_eos=True))
+
+
+def test_a_large_answer_comes_in_parts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backends.llama_vllm.recording.PART_BYTES", 2**16)
+    call = bench.ask(prompt(100, 19), LAYERS, max_tokens=3, ignore_eos=True)
+    bench.check(call)
+    assert [len(message.get("activation_rows", ())) for message in call.messages] == [42, 42, 18]
+    assert ["finish_reason" in message for message in call.messages] == [False, False, True]
+
+
+def test_selectors_are_slices_of_all(bench: Bench) -> None:
+    ids, p, m = prompt(40, 2), 40, 9
+    whole = bench.ask(ids, LAYERS, max_tokens=m, ignore_eos=True).activations()
+    for positions, expected in [
+        (["all"], range(p + m - 1)), (["prompt"], range(p)), (["generated"], range(p, p + m - 1)),
+        (["last"], [p + m - 2]), (["-1", "0"], [p - 1, 0]), (["45", "3", "4", "-2"], [45, 3, 4, p - 2]),
+    ]:
+        call = bench.ask(ids, LAYERS, positions, max_tokens=m, ignore_eos=True)
+        assert call.positions() == list(expected)
+        assert torch.allclose(call.activations(), whole[:, list(expected)], rtol=0, atol=LAYER_ERROR), positions
+
+
+def test_layers_come_in_the_order_asked(bench: Bench) -> None:
+    call = bench.ask(prompt(20, 3), ["final_norm", "3", "embedding", "0"], ["7", "-1"], max_tokens=2)
+    bench.check(call, positions=[7, 19])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_smaller_data_types_are_the_same_numbers_rounded(bench: Bench, dtype: str) -> None:
+    ids = prompt(30, 4)
+    exact = bench.ask(ids, LAYERS, max_tokens=4, ignore_eos=True).activations()
+    rounded = bench.ask(ids, LAYERS, dtype=dtype, max_tokens=4, ignore_eos=True).activations()
+    assert rounded.dtype == getattr(torch, dtype)
+    step = torch.finfo(rounded.dtype).eps * exact.abs() + 1e-5
+    assert bool(((rounded.float() - exact).abs() <= step).all())
+
+
+def test_sixteen_at_once_beside_plain_ones(bench: Bench) -> None:
+    random = np.random.default_rng(5)
+    calls, plain = [], []
+    for number in range(16):
+        layers = [str(layer) for layer in random.permutation(LAYERS)[: random.integers(1, 7)]]
+        ids = prompt(int(random.integers(1, 90)), 100 + number)
+        positions = [None, ["prompt"], ["generated"], ["last"], ["-1"]][number % 5]
+        calls.append((bench.start(ids, layers, positions, max_tokens=10, ignore_eos=True), len(ids), positions))
+        plain.append(bench.start(ids, max_tokens=10, ignore_eos=True))
+    for (call, p, positions), beside in zip(calls, plain, strict=True):
+        word = positions[0] if positions else "all"
+        wanted = {"all": None, "prompt": range(p), "generated": range(p, p + 9), "last": [p + 8], "-1": [p - 1]}[word]
+        bench.check(call.wait(), positions=wanted)
+        assert beside.wait().tokens() == call.tokens()
+
+
+def test_a_hit_in_the_prefix_cache_hides_nothing(bench: Bench) -> None:
+    ids = prompt(200, 6)
+    bench.ask(ids, max_tokens=1)
+    for positions, wanted in [(None, None), (["0", "-1"], [0, 199]), (["-1"], [199]), (["last"], [202])]:
+        bench.check(bench.ask(ids, LAYERS, positions, max_tokens=4, ignore_eos=True), positions=wanted)
+
+
+def test_every_choice_of_a_sampled_request(bench: Bench) -> None:
+    call = bench.ask(prompt(35, 7), LAYERS, n=4, temperature=1, max_tokens=15, seed=3)
+    for index in range(4):
+        bench.check(call, index)
+    assert len({tuple(call.tokens(index)) for index in range(4)}) == 4
+
+
+def test_requests_that_are_set_back_and_run_again(bench: Bench) -> None:
+    before = bench.figures.later("strata_preemptions_total")
+    # Each begins with 6 blocks and ends with 9, of which 80 are there for 12.
+    calls = [bench.start(prompt(180, 200 + number), LAYERS[number % 3 :: 3], max_tokens=100, ignore_eos=True)
+             for number in range(12)]
+    for call in calls:
+        bench.check(call.wait())
+    assert bench.figures.later("strata_preemptions_total") > before
+
+
+def test_a_neighbour_that_leaves(bench: Bench) -> None:
+    leaving = [bench.start(prompt(100, 300 + number), LAYERS, max_tokens=400, ignore_eos=True, stream=True)
+               for number in range(2)]
+    staying = bench.start(prompt(90, 302), LAYERS, max_tokens=150, ignore_eos=True)
+    time.sleep(0.3)
+    for call in leaving:
+        call.gone = True
+    bench.check(staying.wait())
+    assert [call.wait().failure for call in leaving] == [("CANCELLED", "the caller went away")] * 2
+
+
+def test_capturing_changes_no_token_and_no_probability(bench: Bench) -> None:
+    ids = [prompt(60 + 7 * number, 400 + number) for number in range(6)]
+    fields = {"max_tokens": 20, "temperature": 0.8, "seed": 11, "logprobs": 5, "ignore_eos": True}
+    without = [bench.start(each, **fields) for each in ids]
+    for call in without:
+        call.wait()
+    beside = [bench.start(each, LAYERS if number % 2 else None, **fields) for number, each in enumerate(ids)]
+    for one, other in zip(without, beside, strict=True):
+        assert one.tokens() == other.wait().tokens()
+        assert np.allclose(one.logprobs(), other.logprobs(), rtol=0, atol=1e-4)
+
+
+def test_the_end_by_a_stop_string_or_by_a_token(bench: Bench) -> None:
+    ids, fields = prompt(25, 8), {"max_tokens": 40, "temperature": 1, "seed": 8, "ignore_eos": True}
+    free = bench.ask(ids, **fields).tokens()
+    texts = [bench.engine._table.bytes[token].decode(errors="replace") for token in free]
+    # The stop string is the end of a token, so that it cuts the text inside of it.
+    place, stop = next(
+        (n, text[1:]) for n, text in enumerate(texts)
+        if n > 5 and len(text) > 2 and text.isascii() and text[1:] not in "".join(texts[:n]) + text[:-1])
+    end = len(ids) + place
+    for word, wanted in (("all", range(end)), ("last", [end - 1]), ("generated", range(len(ids), end))):
+        call = bench.ask(ids, LAYERS, [word], stop=[stop], **fields)
+        assert call.tokens() == free[: place + 1]
+        bench.check(call, positions=wanted)
+    call = bench.ask(ids, LAYERS, stop_token_ids=[free[place]], **fields)
+    assert call.tokens() == free[: free.index(free[place]) + 1]
+    bench.check(call)
+    late = bench.ask(ids, LAYERS, stop_token_ids=[free[place]], min_tokens=place + 3, **fields)
+    assert len(late.tokens()) > place + 2
+    bench.check(late)
+
+
+def test_a_single_token(bench: Bench) -> None:
+    ids = prompt(15, 9)
+    bench.check(bench.ask(ids, LAYERS, max_tokens=1))
+    none = bench.ask(ids, LAYERS, ["generated"], max_tokens=1)
+    assert none.activations().shape == (6, 0, 64)
+    assert none.positions() == []
+    bench.check(bench.ask(ids[:1], LAYERS, max_tokens=1))
+    bench.check(bench.ask(ids, LAYERS, ["last"], max_tokens=1), positions=[14])
+
+
+def test_streams_have_them_in_the_last_response(bench: Bench) -> None:
+    call = bench.ask(prompt(20, 10), ["1"], max_tokens=8, stream=True, ignore_eos=True)
+    bench.check(call)
+    assert [("activations" in m, "finish_reason" in m) for m in call.messages][-1] == (True, True)
+    assert sum("activations" in message for message in call.messages) == 1
+
+
+def test_a_listed_position_that_never_ran_fails_the_request(bench: Bench) -> None:
+    ids = prompt(25, 8)
+    token = bench.ask(ids, max_tokens=3, ignore_eos=True).tokens()[1]
+    call = bench.ask(ids, ["1"], ["0", "33"], max_tokens=40, ignore_eos=True, stop_token_ids=[token])
+    assert call.failure == ("INTERNAL", "position 33 was asked for, but the completion ended at position 25; "
+                                        "ask for prompt positions, or set ignore_eos or min_tokens")
+
+
+@pytest.mark.parametrize(("position", "says"), [
+    (BREAKS_GATHERING, "gathering broke"), (BREAKS_STORING, "storing broke")])
+def test_a_capture_that_breaks_fails_its_own_request_alone(bench: Bench, position: int, says: str) -> None:
+    neighbour = bench.start(prompt(1700, 11), ["2"], ["prompt"], max_tokens=130, ignore_eos=True)
+    broken = bench.start(prompt(1830, 12), ["1"], [str(position)], max_tokens=2)
+    plain = bench.start(prompt(30, 13), max_tokens=30, ignore_eos=True)
+    assert broken.wait().failure is not None
+    assert broken.failure[0] == "INTERNAL"
+    assert says in broken.failure[1]
+    bench.check(neighbour.wait(), positions=range(1700))
+    assert len(plain.wait().tokens()) == 30
+
+
+def test_requests_wait_for_shared_memory_in_order(bench: Bench) -> None:
+    # Each takes 3 MiB of 4.
+    ids = prompt(1800, 14)
+    calls = [bench.start(ids, LAYERS, max_tokens=200, ignore_eos=True) for _ in range(3)]
+    plain = bench.start(prompt(10, 15), max_tokens=2)
+    assert plain.wait().failure is None
+    assert bench.figures.later("strata_activation_requests_waiting") >= 1
+    assert 3 * 2**20 < bench.figures.values["strata_activation_bytes"] <= 4 * 2**20
+    calls[1].gone = True
+    assert calls[1].wait().failure == ("CANCELLED", "the caller went away")
+    for call in (calls[0], calls[2]):
+        bench.check(call.wait())
+    assert bench.figures.later("strata_activation_bytes") == 0
+
+
+def test_shared_memory_that_somebody_else_fills_is_a_clear_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", full)
+        call = bench.ask(prompt(10, 16), LAYERS, max_tokens=2)
+    assert call.failure == ("UNAVAILABLE", "there is no shared memory for the activations: No space left on device")
+    bench.check(bench.ask(prompt(10, 16), LAYERS, max_tokens=2))
+    assert bench.figures.later("strata_activation_bytes") == 0
+
+
+def test_a_worker_that_is_killed_fails_what_runs_and_what_waits(bench: Bench) -> None:
+    ids = prompt(1800, 17)
+    calls = [bench.start(ids, LAYERS, max_tokens=200, ignore_eos=True) for _ in range(2)]
+    time.sleep(0.5)
+    (worker,) = [process for process in psutil.Process().children(recursive=True)
+                 if "VLLM::Worker" in " ".join(process.cmdline())]
+    worker.send_signal(signal.SIGKILL)
+    for call in calls:
+        assert call.wait().failure is not None
+        assert call.failure[0] == "UNAVAILABLE"
+    assert bench.figures.later("strata_activation_bytes") == 0
+    deadline = time.monotonic() + 240
+    while True:
+        call = bench.ask(prompt(20, 18), LAYERS, max_tokens=3, ignore_eos=True)
+        if call.failure is None:
+            break
+        assert call.failure[0] == "UNAVAILABLE"
+        assert time.monotonic() < deadline, "the engine did not come back"
+        time.sleep(1)
+    bench.check(call)
+
+
+@pytest.mark.slow
+def test_a_model_spread_over_two_workers(checkpoint: Path) -> None:
+    spread = Bench(checkpoint, tensor_parallel_size=2)
+    calls = [spread.start(prompt(40 * number + 30, 500 + number), LAYERS, max_tokens=6, ignore_eos=True)
+             for number in range(8)]
+    for call in calls:
+        spread.check(call.wait())
+    spread.engine.shutdown()
+
+
+@pytest.mark.slow
+def test_a_compiled_model_by_the_script_for_gpus(checkpoint: Path) -> None:
+    command = [sys.executable, "-m", "deploy.check_gpu_activations", "--model", MODEL.id, "--prompts", "4",
+               "--prompt-tokens", "300", "--max-tokens", "4", "--repeats", "1", "--tolerance", "1e-4"]
+    environment = {name: value for name, value in os.environ.items() if name != "TORCH_COMPILE_DISABLE"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=380)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert "final_norm: largest relative error" in done.stdout
+    assert "all layers, all positions" in done.stdout
