@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from deploy.local import checkpoints, triton
 from deploy.local.process import die_with_parent, tail
 from deploy.local.settings import Settings
@@ -138,9 +140,14 @@ def _until_healthy(process: subprocess.Popen[bytes], port: int, log: Path) -> No
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_TIMEOUT)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    """Its engine's processes as well: they outlive a server that is killed, and go on with what it asked of them."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for child in psutil.wait_procs(family, timeout=STOP_TIMEOUT)[1]:
+            child.kill()
