@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -38,3 +39,17 @@ class KeyCheck:
     key: ApiKey
     sha256: str
     disabled: bool
+
+
+@dataclass(frozen=True)
+class AuditEvent:
+    """One line of the audit log. `details` is what the JSON object in it says."""
+
+    id: int
+    at: datetime
+    actor: str
+    origin: str
+    action: str
+    subject: str
+    account_id: str | None
+    details: dict[str, Any]
