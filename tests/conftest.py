@@ -9,6 +9,7 @@ import httpx
 import openai
 import pytest
 
+from tests.postgres import NotInstalled, Postgres
 from tests.stack import Stack
 
 
@@ -37,3 +38,14 @@ def http(stack: Stack) -> Iterator[httpx.Client]:
 def client(stack: Stack) -> openai.OpenAI:
     """The openai SDK as people use it."""
     return openai.OpenAI(base_url=f"{stack.url}/v1", api_key=stack.key, timeout=120, max_retries=0)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL, started once for the whole run."""
+    try:
+        server = Postgres.start()
+    except NotInstalled as error:
+        pytest.skip(f"there is no PostgreSQL: {error}")
+    yield server
+    server.stop()
