@@ -4,8 +4,8 @@ from __future__ import annotations
 import structlog
 from flask import request
 
+from frontend.accounts.api_keys import check_key
 from frontend.accounts.caller import Caller
-from frontend.accounts.service import check_key
 from frontend.api.parts import parts
 from frontend.errors import InvalidApiKey, PermissionDenied
 

@@ -8,18 +8,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Account:
-    """A person. `role` is `admin` or `member`."""
+    """A person. `role` is `admin` or `member`; without a password nobody can sign in."""
 
     id: str
     email: str
     role: str
     created_at: datetime
     disabled: bool
+    has_password: bool
 
 
 @dataclass(frozen=True)
 class ApiKey:
-    """A key without its secret; `prefix` is the part that people may see."""
+    """A key without its secret; `prefix` is the part that people may see, `replaced_by` the key that it was rotated to.
+    """
 
     id: str
     account_id: str
@@ -30,6 +32,7 @@ class ApiKey:
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
+    replaced_by: str | None
 
 
 @dataclass(frozen=True)
@@ -53,3 +56,13 @@ class AuditEvent:
     subject: str
     account_id: str | None
     details: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """A person's way to a first password, without its secret."""
+
+    id: str
+    account_id: str
+    created_at: datetime
+    expires_at: datetime

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from frontend.accounts.service import check_key
+from frontend.accounts.api_keys import check_key
 from frontend.cli import main
 from frontend.db import Database
 
