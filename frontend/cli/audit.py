@@ -25,13 +25,13 @@ def audit() -> None:
 @audit.command("list")
 @click.option("--account", "email", help="What concerns this person's account, whoever did it.")
 @click.option("--actor", help="What this one did: a person's email, cli:NAME for a user of a machine, or system.")
-@click.option("--action", type=click.Choice([*Action]), help="Only this.")
+@click.option("--action", type=click.Choice([action.value for action in Action]), help="Only this.")
 @click.option("--since", type=Moment(), help="Not before.")
 @click.option("--limit", type=click.IntRange(1, 1_000_000), default=100, show_default=True,
               help="At most so many, the newest.")
 @as_json_option
 def list_audit(
-    email: str | None, actor: str | None, action: Action | None, since: datetime | None, limit: int, as_json: bool
+    email: str | None, actor: str | None, action: str | None, since: datetime | None, limit: int, as_json: bool
 ) -> None:
     """List what people and admins did, oldest first."""
     with open_database() as database:
