@@ -1,7 +1,19 @@
 """The tables of tokens: balances, the ledger, holds, Grants, requests for more, usage; and single accounts' limits."""
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, ForeignKey, Index, Integer, String, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Table,
+    Text,
+    text,
+)
 
 from frontend.db.tables import Moment, accounts, metadata
 
@@ -112,6 +124,8 @@ usage_records = Table(
     Column("settled_by", String(16), nullable=False),
     Index("ix_usage_records_account_id", "account_id", "day"),
     Index("ix_usage_records_at", "at", "id"),
+    Index("ix_usage_records_by_keeper", "settled_by",
+          sqlite_where=text("settled_by = 'keeper'"), postgresql_where=text("settled_by = 'keeper'")),
 )
 
 # Where an account's limits differ from the settings'. NULL: the setting.
