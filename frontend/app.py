@@ -11,6 +11,7 @@ from frontend import logs
 from frontend.accounts.keys import random_text
 from frontend.api import chat, completions, health, models, openapi, tokenize
 from frontend.api.answers import handle_errors
+from frontend.api.counting import count_requests
 from frontend.api.disconnect import bound_standstill
 from frontend.api.parts import EXTENSION, Parts
 from frontend.db import Database
@@ -36,6 +37,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     app.extensions[EXTENSION] = Parts(settings, database, _redis(settings.redis_url), Inference(settings.triton_urls))
     handle_errors(app, settings.max_body_bytes)
     _identify_requests(app)
+    count_requests(app)
     for module in (health, models, completions, tokenize, chat, openapi):
         app.register_blueprint(module.bp)
     return app

@@ -1,7 +1,7 @@
 """One function for each thing that is counted. Label values are few: a caller can't make a new series.
 
-Counters of several worker processes are added up where PROMETHEUS_MULTIPROC_DIR is set before this module is imported;
-deploy/local/gunicorn.conf.py sets it. A `model` is always an id that Inference knows, or NO_MODEL.
+Counters of several worker processes are added up where they join a `frontend.metrics.folder` before they import this
+module. A `model` is always an id that Inference knows, or NO_MODEL.
 """
 from __future__ import annotations
 

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from prometheus_client import values
 from prometheus_client.metrics_core import Metric
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-#: The library finds the folder by this, and counts in memory where it is not set.
+#: Where the library looks for the folder.
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 #: Bytes that each file has from the start. Series are few, so it seldom grows.
 FILE_SIZE = 2**20
@@ -47,14 +48,15 @@ class Folder(Collector):
             _reserve(self._file(kind, "departed"))
 
     def join(self) -> None:
-        """Let this process count here, from now on and before anything that counts is imported. Raises OSError.
+        """Let this process count here, before anything that counts is imported. Raises OSError; it then counts nowhere.
 
-        The files get all their room at once. A write to a mapped file whose disk is full kills the process.
+        The files get all their room at once: a write to a mapped file whose disk is full would kill the process.
         """
         with self._lock(fcntl.LOCK_EX):
             for kind in (*_ADDED_UP, *_OF_THE_LIVING):
                 _reserve(self._file(kind, os.getpid()))
         os.environ[VARIABLE] = str(self._path)
+        values.ValueClass = values.MultiProcessValue()  # what the variable would have done at the library's import
 
     def bury(self, pid: int) -> None:
         """Add a dead process's counts to those of the departed and remove its files. Raises OSError."""

@@ -30,8 +30,8 @@ def settings(tmp_path: Path, database_url: str) -> Settings:
     """Settings of an installation of its own."""
     return Settings(
         port=8080, home=tmp_path, database_url=database_url, redis_url=f"redis://{NOBODY}",
-        triton_urls=NOBODY, models=("tiny-llama",), max_body_bytes=2**20, max_total_tokens=32_000,
-        request_timeout_seconds=5, log_level="info",
+        triton_urls=NOBODY, models=("tiny-llama",), metrics_address=("127.0.0.1", 9), max_body_bytes=2**20,
+        max_total_tokens=32_000, request_timeout_seconds=5, log_level="info",
     )
 
 

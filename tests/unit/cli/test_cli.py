@@ -50,7 +50,8 @@ def test_every_topic_has_examples_of_commands_that_exist(strata: Strata) -> None
 
 def test_the_readme_names_every_command() -> None:
     readme = (REPOSITORY / "README.md").read_text()
-    assert [" ".join(path) for path in ALL if f"`strata {' '.join(path)}" not in readme and path not in WITHOUT_JSON] == []
+    names = [" ".join(path) for path in ALL if path not in WITHOUT_JSON]
+    assert [name for name in names if f"`strata {name}" not in readme] == []
 
 
 @pytest.mark.parametrize(("args", "code", "said"), [
