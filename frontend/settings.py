@@ -35,6 +35,11 @@ class Settings:
     max_body_bytes: int
     max_total_tokens: int
     request_timeout_seconds: float
+    requests_per_minute: int
+    active_requests: int
+    waiting_requests: int
+    threads: int
+    hold_lease_seconds: float
     log_level: str
 
     @classmethod
@@ -52,6 +57,11 @@ class Settings:
             max_body_bytes=_read("STRATA_MAX_BODY_MB", 16, _whole(1, 1024)) * 1024 * 1024,
             max_total_tokens=_read("STRATA_MAX_TOTAL_TOKENS", 32_000, _whole(1, 2**31 - 1)),
             request_timeout_seconds=_read("STRATA_REQUEST_TIMEOUT", 600.0, _seconds),
+            requests_per_minute=_read("STRATA_REQUESTS_PER_MINUTE", 600, _whole(1, 1_000_000)),
+            active_requests=_read("STRATA_ACTIVE_REQUESTS", 16, _whole(1, 100_000)),
+            waiting_requests=_read("STRATA_WAITING_REQUESTS", 64, _whole(0, 100_000)),
+            threads=_read("STRATA_THREADS", 256, _whole(1, 10_000)),
+            hold_lease_seconds=_read("STRATA_HOLD_LEASE", 30.0, _seconds),
             log_level=_read("STRATA_LOG_LEVEL", "info", _log_level),
         )
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.postgres import NotInstalled, Postgres
 from tests.stack import Stack
+from tests.valkey import Valkey
 
 
 @pytest.fixture(scope="session")
@@ -47,5 +48,13 @@ def postgres() -> Iterator[Postgres]:
         server = Postgres.start()
     except NotInstalled as error:
         pytest.skip(f"there is no PostgreSQL: {error}")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[Valkey]:
+    """A Valkey, started once for the whole run. Tests that break it start one of their own."""
+    server = Valkey()
     yield server
     server.stop()

@@ -54,6 +54,8 @@ class Stack:
         home.mkdir(parents=True, exist_ok=True)
         port, grpc_port, metrics_port, frontend_metrics_port = free_ports(4)
         environment = {
+            # Most tests are about something else than limits, and ask more often and more at once than one person may.
+            "STRATA_REQUESTS_PER_MINUTE": "1000000", "STRATA_ACTIVE_REQUESTS": "64", "STRATA_WAITING_REQUESTS": "1000",
             **os.environ, "STRATA_HOME": str(home), "STRATA_MODELS": models, "STRATA_PORT": str(port),
             "STRATA_TRITON_GRPC_PORT": str(grpc_port), "STRATA_TRITON_METRICS_PORT": str(metrics_port),
             "STRATA_METRICS_PORT": str(frontend_metrics_port), **environment,

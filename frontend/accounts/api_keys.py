@@ -120,7 +120,7 @@ def check_key(database: Database, presented: str) -> Caller | None:
         return None
     if key.last_used_at is None or key.last_used_at <= now - LAST_USED_EVERY:
         _note_use(database, key, now)
-    return Caller(key.account_id, key.id, key.scopes)
+    return Caller(key.account_id, key.id, key.scopes, found.available_tokens, found.limits)
 
 
 def _note_use(database: Database, key: ApiKey, now: datetime) -> None:

@@ -1,4 +1,4 @@
-"""What a new installation needs: an admin's account and a key to try the API with."""
+"""What a new installation needs: an admin's account, and a key and tokens to try the API with."""
 from __future__ import annotations
 
 import os
@@ -9,10 +9,13 @@ from frontend.accounts.api_keys import create_key, knows_key, list_keys, revoke_
 from frontend.accounts.audit import SYSTEM
 from frontend.accounts.errors import AccountError, Unknown
 from frontend.accounts.service import create_account, find_account
+from frontend.budgets.grants import give_first_grant
 from frontend.db import Database
 from frontend.db.records import Account
 
 ADMIN = "admin@localhost"
+#: What the demo key may use.
+DEMO_TOKENS = 10_000_000
 _DEMO = "demo"
 
 
@@ -24,6 +27,11 @@ def ensure_admin(database: Database) -> Account:
         with suppress(AccountError):  # another process was faster
             create_account(database, SYSTEM, ADMIN, role="admin")
         return find_account(database, ADMIN)
+
+
+def ensure_demo_tokens(database: Database, account: Account) -> None:
+    """Tokens for the demo key, given once and never again, whatever becomes of them."""
+    give_first_grant(database, SYSTEM, account.id, DEMO_TOKENS, "To try things with.")
 
 
 def ensure_demo_key(database: Database, account: Account, file: Path) -> bool:

@@ -27,8 +27,7 @@ def give_grant(
 
 
 def add_grant(
-    connection: Connection, by: Actor, account_id: str, amount: int, note: str, expires_at: datetime | None,
-    grant_id: str | None = None,
+    connection: Connection, by: Actor, account_id: str, amount: int, note: str, expires_at: datetime | None = None
 ) -> Grant:
     """`give_grant` inside a transaction of the caller's."""
     now = datetime.now(UTC)
@@ -38,8 +37,7 @@ def add_grant(
         raise InvalidRequest(f"A Grant's note has at most {MAX_NOTE} characters.", "note")
     if expires_at is not None and expires_at <= now:
         raise InvalidRequest("A Grant's expiry lies in the future.", "expires_at")
-    grant = Grant(grant_id or f"grant_{random_text(20)}", account_id, amount, note, by.name, now, expires_at, 0, 0,
-                  open=True)
+    grant = Grant(f"grant_{random_text(20)}", account_id, amount, note, by.name, now, expires_at, 0, 0, open=True)
     rows.make_balance(connection, account_id)
     look_at_grants(connection, account_id, now)  # charges so far belong to the Grants so far
     rows.add_grant(connection, grant)
@@ -49,6 +47,15 @@ def add_grant(
     record(connection, by, Action.GRANT_ADD, grant.id, account_id, {
         "tokens": amount, "note": note, "expires_at": expires_at.isoformat() if expires_at else None})
     return grant
+
+
+def give_first_grant(database: Database, by: Actor, account_id: str, amount: int, note: str) -> None:
+    """`give_grant`, unless the account ever had one; also where several try at once."""
+    with database.write() as connection:
+        rows.make_balance(connection, account_id)
+        balances.lock_balance(connection, account_id)
+        if not rows.grants_of(connection, account_id):
+            add_grant(connection, by, account_id, amount, note)
 
 
 def list_grants(database: Database, account_id: str | None = None) -> list[Grant]:

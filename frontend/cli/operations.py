@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from frontend import logs
-from frontend.accounts.first_start import ensure_admin, ensure_demo_key
+from frontend.accounts.first_start import ensure_admin, ensure_demo_key, ensure_demo_tokens
 from frontend.cli.shared import open_database
 from frontend.settings import Settings
 
@@ -17,11 +17,13 @@ from frontend.settings import Settings
 def setup(demo_key_file: Path) -> None:
     """Bring the database up to date and make what a new installation needs.
 
-    That is an admin's account, and an API key to try things with. Running it again changes nothing; when the key's file
-    is lost, the old demo key is revoked and a new one is made.
+    That is an admin's account, and an API key and tokens to try things with. Running it again changes nothing; when the
+    key's file is lost, the old demo key is revoked and a new one is made.
     """
     with open_database() as database:
-        made = ensure_demo_key(database, ensure_admin(database), demo_key_file)
+        admin = ensure_admin(database)
+        ensure_demo_tokens(database, admin)
+        made = ensure_demo_key(database, admin, demo_key_file)
     click.echo(f"{'A new demo key is' if made else 'The demo key is'} in {demo_key_file}", err=True)
 
 

@@ -33,6 +33,16 @@ class Plan:
         return sum(len(prompt.ids) for prompt in self.prompts)
 
     @property
+    def choices(self) -> int:
+        """Completions that the answer has: n for each prompt."""
+        return len(self.prompts) * self.request.sampling.n
+
+    @property
+    def least_max_tokens(self) -> int:
+        """How far max_tokens may be lowered, where the caller's tokens do not allow more: not below min_tokens."""
+        return max(1, self.request.sampling.min_tokens)
+
+    @property
     def prompt_logprobs(self) -> int | None:
         """How many likeliest tokens Inference must return over the prompt: for the field itself and for echo."""
         sampling = self.request.sampling

@@ -8,6 +8,8 @@ from sqlalchemy import ColumnElement, Connection, bindparam, insert, or_, select
 
 from frontend.db.records import Account, ApiKey, Invitation, KeyCheck
 from frontend.db.tables import accounts, api_keys, invitations
+from frontend.db.token_records import LimitOverrides
+from frontend.db.token_tables import account_limits, balances
 
 _ACCOUNT = (
     accounts.c.id, accounts.c.email, accounts.c.role, accounts.c.created_at, accounts.c.disabled,
@@ -20,7 +22,11 @@ _KEY = (
 )
 # Built once: a key is checked for each request.
 _CHECK = (
-    select(*_KEY, api_keys.c.sha256, accounts.c.disabled).join(accounts)
+    select(*_KEY, api_keys.c.sha256, accounts.c.disabled, balances.c.available, account_limits.c.requests_per_minute,
+           account_limits.c.active, account_limits.c.waiting)
+    .select_from(api_keys).join(accounts, accounts.c.id == api_keys.c.account_id)
+    .outerjoin(balances, balances.c.account_id == accounts.c.id)
+    .outerjoin(account_limits, account_limits.c.account_id == accounts.c.id)
     .where(api_keys.c.sha256 == bindparam("sha256"))
 )
 
@@ -94,7 +100,10 @@ def add_key(connection: Connection, key: ApiKey, sha256: str) -> None:
 def find_key(connection: Connection, sha256: str) -> KeyCheck | None:
     """The key of a hash, whatever its state: one indexed lookup."""
     row = connection.execute(_CHECK, {"sha256": sha256}).one_or_none()
-    return KeyCheck(_key(row), row.sha256, row.disabled) if row else None
+    if row is None:
+        return None
+    limits = LimitOverrides(row.requests_per_minute, row.active, row.waiting)
+    return KeyCheck(_key(row), row.sha256, row.disabled, row.available or 0, limits)
 
 
 def keys_of(connection: Connection, account_id: str | None) -> list[ApiKey]:

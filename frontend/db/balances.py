@@ -86,11 +86,11 @@ def close_hold(connection: Connection, hold_id: str, beat: int | None = None) ->
     return OpenHold(**row._mapping) if row else None
 
 
-def renew_holds(connection: Connection, produced: Iterable[tuple[str, int | None]]) -> None:
-    """Renew leases by id and note how many completion tokens there are; those that are settled are left out."""
+def renew_holds(connection: Connection, produced: Iterable[tuple[str, int | None]]) -> int:
+    """Renew leases by id, note how many completion tokens there are, and say how many of the holds are not settled."""
     # Always in one order, so that two processes can't lock the same rows crosswise.
     rows: list[dict[str, Any]] = [{"hold": hold, "now_produced": tokens} for hold, tokens in sorted(produced)]
-    connection.execute(_RENEW, rows)
+    return connection.execute(_RENEW, rows).rowcount
 
 
 def open_among(connection: Connection, hold_ids: Collection[str]) -> set[str]:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from frontend.db.token_records import LimitOverrides
+
 
 @dataclass(frozen=True)
 class Account:
@@ -37,11 +39,13 @@ class ApiKey:
 
 @dataclass(frozen=True)
 class KeyCheck:
-    """What a key check needs to know: the key, and whether its account is disabled."""
+    """What a key check needs to know: the key, whether its account is disabled, and its tokens and limits."""
 
     key: ApiKey
     sha256: str
     disabled: bool
+    available_tokens: int
+    limits: LimitOverrides
 
 
 @dataclass(frozen=True)

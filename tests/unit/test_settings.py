@@ -23,7 +23,9 @@ def test_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings == Settings(
         port=8080, home=home, database_url=f"sqlite:///{home}/strata.db", redis_url=f"unix://{home}/valkey.sock",
         triton_urls="127.0.0.1:8001", models=("smollm2-135m",), metrics_address=("127.0.0.1", 8003),
-        max_body_bytes=16 * 2**20, max_total_tokens=32_000, request_timeout_seconds=600, log_level="info",
+        max_body_bytes=16 * 2**20, max_total_tokens=32_000, request_timeout_seconds=600,
+        requests_per_minute=600, active_requests=16, waiting_requests=64, threads=256, hold_lease_seconds=30,
+        log_level="info",
     )
 
 

@@ -14,6 +14,7 @@ from frontend.accounts.errors import AccountError, Unknown
 from frontend.db import Database
 from frontend.db.records import Account
 from frontend.db.tables import accounts, api_keys, audit_events
+from frontend.db.token_records import LimitOverrides
 
 HOUR = timedelta(hours=1)
 
@@ -99,8 +100,8 @@ def test_a_rotated_key_works_for_the_overlap(database: Database, ada: Account) -
     assert old.replaced_by == new.id
     assert old.expires_at is not None
     assert timedelta(minutes=59) < old.expires_at - datetime.now(UTC) <= HOUR
-    assert check_key(database, old_secret) == Caller(ada.id, old.id, frozenset({"jobs"}))
-    assert check_key(database, new_secret) == Caller(ada.id, new.id, frozenset({"jobs"}))
+    assert check_key(database, old_secret) == Caller(ada.id, old.id, frozenset({"jobs"}), 0, LimitOverrides())
+    assert check_key(database, new_secret) == Caller(ada.id, new.id, frozenset({"jobs"}), 0, LimitOverrides())
     set_times(database, old.id, expires_at=datetime.now(UTC))
     assert check_key(database, old_secret) is None
     assert check_key(database, new_secret) is not None

@@ -1,4 +1,4 @@
-"""The whole application, with no Triton and no Redis behind it."""
+"""The whole application, with no Triton behind it."""
 from __future__ import annotations
 
 import pytest
@@ -11,6 +11,12 @@ from frontend.accounts.service import create_account
 from frontend.app import create_app
 from frontend.db import Database
 from frontend.settings import Settings
+from tests.valkey import Valkey
+
+
+@pytest.fixture
+def redis_url(valkey: Valkey) -> str:
+    return valkey.url
 
 
 @pytest.fixture
