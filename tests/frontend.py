@@ -81,7 +81,7 @@ class Frontend:
     def answers(self) -> bool:
         """Whether a worker answers."""
         try:
-            return httpx.get(f"{self.url}/healthz", timeout=10).status_code == 200
+            return get(f"{self.url}/healthz").status_code == 200
         except httpx.TransportError:
             return False
 
@@ -91,7 +91,7 @@ class Frontend:
 
     def samples(self) -> list[Sample]:
         """What the metrics page says now."""
-        return samples(httpx.get(self.metrics_url, timeout=30).raise_for_status().text)
+        return samples(get(self.metrics_url).raise_for_status().text)
 
     def total(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that have these labels."""
@@ -107,6 +107,11 @@ class Frontend:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         self.process.wait(PATIENCE)
+
+
+def get(url: str, **headers: str) -> httpx.Response:
+    """GET over a connection of its own, without the certificates that take most of such a request's time."""
+    return httpx.get(url, headers=headers, timeout=30, verify=False)
 
 
 def samples(page: str) -> list[Sample]:

@@ -28,7 +28,9 @@ def on_starting(server: Any) -> None:
     """Take the folder and the address of the metrics, which the workers share, or end with one line that says why."""
     try:
         settings = Settings.from_environment()
-        server.metrics = Folder(settings.home / "metrics"), listen(*settings.metrics_address)
+        folder = Folder(settings.home / "metrics")
+        folder.own()
+        server.metrics = folder, listen(*settings.metrics_address)
     except (SettingsError, FolderInUse, AddressInUse, OSError) as error:
         sys.exit(f"strata: {error}")
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from prometheus_client import values
 from prometheus_client.metrics_core import Metric
@@ -31,18 +32,22 @@ class FolderInUse(Exception):
 
 
 class Folder(Collector):
-    """The folder, owned by this process and the children that it forks."""
+    """A folder that one process owns, and that it and the children that it forks count in."""
 
     def __init__(self, path: Path) -> None:
-        """Take the folder and remove what an earlier run left. Raises FolderInUse, or OSError."""
         self._path = path
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._owner = (path / "owner.lock").open("w")
+        self._owner: TextIO | None = None
+
+    def own(self) -> None:
+        """Take the folder until this process and its children end, and empty it. Raises FolderInUse, or OSError."""
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._owner = (self._path / "owner.lock").open("w")
         try:
             fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise FolderInUse(f"another frontend counts in {path}: give this one a STRATA_HOME of its own") from None
-        for file in path.glob("*.db"):
+            raise FolderInUse(
+                f"another frontend counts in {self._path}: give this one a STRATA_HOME of its own") from None
+        for file in self._path.glob("*.db"):
             file.unlink()
         for kind in _ADDED_UP:
             _reserve(self._file(kind, "departed"))
