@@ -3,10 +3,11 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TextIO
 
+from frontend.accounts.audit import Action, Actor, record
 from frontend.db import Database
 from frontend.db import balances as balance_rows
 from frontend.db import usage as rows
@@ -56,22 +57,32 @@ def write_csv(records: Iterable[UsageRecord], out: TextIO) -> None:
     """Write usage records as CSV with a head. A caller's `user` that a spreadsheet would run gets a quote in front."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for record in records:
+    for row in records:
         writer.writerow((
-            record.id, record.at.isoformat(timespec="milliseconds"), record.account_id, record.key_id, record.model,
-            record.route, _harmless(record.user_tag or ""), record.prompt_tokens, record.completion_tokens,
-            record.charged, record.activation_bytes, record.status,
-            "" if record.latency_ms is None else record.latency_ms, record.settled_by))
+            row.id, row.at.isoformat(timespec="milliseconds"), row.account_id, row.key_id, row.model,
+            row.route, _harmless(row.user_tag or ""), row.prompt_tokens, row.completion_tokens,
+            row.charged, row.activation_bytes, row.status,
+            "" if row.latency_ms is None else row.latency_ms, row.settled_by))
 
 
-def set_limits(database: Database, account_id: str, limits: LimitOverrides) -> None:
-    """Give an account limits of its own. Raises InvalidRequest."""
+def change_limits(database: Database, by: Actor, account_id: str, **changes: int | None) -> LimitOverrides:
+    """Change some of an account's own limits; None is the setting's again. All that it has now. Raises InvalidRequest.
+    """
+    with database.write() as connection:
+        before = rows.limits_of(connection, account_id)
+        limits = replace(before, **changes)
+        if limits != before:
+            _check_limits(limits)
+            rows.set_limits(connection, account_id, limits)
+            record(connection, by, Action.LIMITS_SET, account_id, account_id, asdict(limits))
+    return limits
+
+
+def _check_limits(limits: LimitOverrides) -> None:
     for name, value, least in (("requests_per_minute", limits.requests_per_minute, 1), ("active", limits.active, 1),
                                ("waiting", limits.waiting, 0)):
         if value is not None and not least <= value <= 1_000_000:
             raise InvalidRequest(f"{name} is a number from {least} to 1000000.", name)
-    with database.write() as connection:
-        rows.set_limits(connection, account_id, limits)
 
 
 def _harmless(text: str) -> str:

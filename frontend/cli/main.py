@@ -9,7 +9,7 @@ import click
 from sqlalchemy.exc import DBAPIError
 
 from frontend.accounts.errors import AccountError
-from frontend.cli import audit, keys, operations, users
+from frontend.cli import audit, grants, keys, operations, requests, spend, usage, users
 from frontend.db.migrate import MigrationError
 from frontend.errors import ApiError
 from frontend.settings import SettingsError
@@ -43,6 +43,8 @@ def _in_one_line() -> Iterator[None]:
         yield
     except click.exceptions.NoArgsIsHelpError:
         raise  # a topic without a command shows its help
+    except BrokenPipeError:
+        raise  # who reads what we print has seen enough
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "strata"
         raise _Usage(f"{' '.join(error.format_message().split()).rstrip('.')} (see '{path} --help')") from None
@@ -63,9 +65,11 @@ def main() -> None:
     Examples:
       strata users invite ada@example.org
       strata keys create ada@example.org --name laptop
+      strata grants add ada@example.org 5000000 --note "probing paper"
       strata audit list --since 2026-11-01 --json
     """
 
 
-for topic in (users.users, keys.keys, audit.audit, operations.setup, operations.keeper):
+for topic in (users.users, keys.keys, grants.grants, requests.requests, usage.usage, spend.spend, audit.audit,
+              operations.setup, operations.keeper):
     main.add_command(topic)

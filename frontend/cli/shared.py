@@ -75,9 +75,9 @@ def show_one(record: _Record, as_json: bool, columns: Columns[_Record], **more: 
         show([record], False, columns)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: Any, end: str = "\n") -> None:
     """Print JSON on one line."""
-    click.echo(json.dumps(value, ensure_ascii=False))
+    click.echo(json.dumps(value, ensure_ascii=False) + end, nl=False)
 
 
 def plain(record: Any) -> dict[str, Any]:
@@ -88,6 +88,10 @@ def plain(record: Any) -> dict[str, Any]:
 def _json_value(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat(timespec="seconds")
+    if isinstance(value, list):
+        return [_json_value(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _json_value(item) for name, item in value.items()}
     return sorted(value) if isinstance(value, frozenset) else value
 
 

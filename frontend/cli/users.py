@@ -1,14 +1,17 @@
 """`strata users`: people who may use the API."""
 from __future__ import annotations
 
+import re
 import sys
 from datetime import timedelta
+from typing import Any
 
 import click
 
 from frontend.accounts import service
 from frontend.accounts.invitations import VALID
 from frontend.accounts.invitations import invite as invite_account
+from frontend.budgets.usage import change_limits
 from frontend.cli.shared import (
     Columns,
     Duration,
@@ -21,6 +24,7 @@ from frontend.cli.shared import (
     show_one,
 )
 from frontend.db.records import Account
+from frontend.db.token_records import LimitOverrides
 
 _COLUMNS: Columns[Account] = {
     "id": lambda account: account.id,
@@ -30,6 +34,27 @@ _COLUMNS: Columns[Account] = {
     "password": lambda account: account.has_password,
     "disabled": lambda account: account.disabled,
 }
+
+
+_LIMITS: Columns[LimitOverrides] = {
+    "requests per minute": lambda limits: limits.requests_per_minute or "default",
+    "active": lambda limits: limits.active or "default",
+    "waiting": lambda limits: "default" if limits.waiting is None else limits.waiting,
+}
+
+
+class _Limit(click.ParamType[str | int]):
+    """A whole number, or `default`."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
+        """Read what was written, or fail."""
+        if value == "default":
+            return "default"
+        if not re.fullmatch(r"\d{1,7}", value, re.ASCII):
+            self.fail(f"{value!r} is neither a whole number nor default", param, ctx)
+        return int(value)
 
 
 @click.group()
@@ -102,6 +127,26 @@ def disable(email: str, as_json: bool) -> None:
 def enable(email: str, as_json: bool) -> None:
     """Let a disabled person in again. Keys that were not revoked are good again."""
     _set_disabled(email, False, as_json)
+
+
+@users.command()
+@click.argument("email")
+@click.option("--requests-per-minute", type=_Limit(), help="Requests that a key may start in a minute.")
+@click.option("--active", type=_Limit(), help="Requests of a key that may run at once.")
+@click.option("--waiting", type=_Limit(), help="Requests of a key that may wait for their turn.")
+@as_json_option
+def limit(email: str, as_json: bool, **given: str | int | None) -> None:
+    """Give a person's keys limits of their own, or show those. What is left out stays; `default` is the setting's.
+
+    \b
+    Example:
+      strata users limit ada@example.org --active 64 --waiting default
+    """
+    changes = {name: None if value == "default" else int(value) for name, value in given.items() if value is not None}
+    with open_database() as database:
+        account = service.find_account(database, email)
+        limits = change_limits(database, actor(), account.id, **changes)
+    show_one(limits, as_json, _LIMITS)
 
 
 @users.command("list")
