@@ -1,9 +1,6 @@
 """What holds for every command: help, exit codes, one clear line."""
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,13 +90,3 @@ def test_a_topic_without_a_command_shows_its_help(strata: Strata) -> None:
         done = strata(*args)
         assert done.exit_code == 2
         assert "Examples:" in done.stderr
-
-
-def test_a_reader_that_leaves_is_no_error(strata: Strata) -> None:
-    for number in range(3):
-        strata.ok("users", "create", f"ada{number}@example.org")
-    done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {sys.executable} -m frontend users list --json | true"],
-        env={**os.environ, "STRATA_HOME": str(strata.home), "STRATA_DATABASE_URL": strata.database_url},
-        cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr
