@@ -28,7 +28,7 @@ class Valkey:
         self.start()
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start it, and wait until it answers. It ends with the thread that calls this."""
         command = [VALKEY, "--port", "0", "--unixsocket", self.folder / "socket", "--dir", self.folder, "--save", "",
                    "--appendonly", "no"]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=die_with_parent)

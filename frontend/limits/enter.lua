@@ -1,6 +1,8 @@
 -- A ticket comes in: 1 if it is active now, 0 if it waits, -1 if there is no room. Asking twice changes nothing.
--- KEYS: active set, waiting sorted set, sequence, the process's hash of tickets
--- ARGV: ticket, key id, the most active, the most waiting
+-- -2 if the process is not known here, as when all was lost: it has to say first which tickets it has.
+-- KEYS: active set, waiting sorted set, sequence, the process's hash of tickets, hash of beats
+-- ARGV: ticket, key id, the most active, the most waiting, process
+if redis.call('HEXISTS', KEYS[5], ARGV[5]) == 0 then return -2 end
 local most_active, most_waiting = tonumber(ARGV[3]), tonumber(ARGV[4])
 while redis.call('SCARD', KEYS[1]) < most_active do
     local first = redis.call('ZPOPMIN', KEYS[2])

@@ -21,9 +21,9 @@ class Scripts:
             redis.register_script((folder / f"{name}.lua").read_text()) for name in ("enter", "leave", "keep", "reap"))
 
     def enter(self, process: str, ticket: str, key_id: str, active: int, waiting: int) -> int:
-        """1: active now; 0: waits; −1: there is no room."""
-        keys = [*_sets(key_id), _SEQUENCE, _tickets(process)]
-        return cast(int, self._enter(keys, [ticket, key_id, active, waiting]))
+        """1: active now; 0: waits; −1: there is no room; −2: Redis does not know the process (any more)."""
+        keys = [*_sets(key_id), _SEQUENCE, _tickets(process), _BEATS]
+        return cast(int, self._enter(keys, [ticket, key_id, active, waiting, process]))
 
     def leave(self, process: str, ticket: str, key_id: str, active: int) -> list[str]:
         """Give a slot back. Returns the tickets that became active by that."""
@@ -33,9 +33,12 @@ class Scripts:
     def keep(
         self, process: str, key_id: str, active: int, tickets: Sequence[str], waiting: Sequence[str]
     ) -> list[str]:
-        """Say which active and waiting tickets of a key a process has. Returns the waiting ones that are active now."""
-        keys = [*_sets(key_id), _SEQUENCE, _tickets(process)]
-        came = self._keep(keys, [key_id, active, len(tickets), *tickets, *waiting])
+        """Say which active and waiting tickets of a key a process has. Returns the waiting ones that are active now.
+
+        A Redis that lost everything learns of them by this, until `beat` tells it that it has heard of all keys.
+        """
+        keys = [*_sets(key_id), _SEQUENCE, _tickets(process), _BEATS]
+        came = self._keep(keys, [key_id, active, process, len(tickets), *tickets, *waiting])
         return [name.decode() for name in cast("list[bytes]", came)]
 
     def beat(self, process: str) -> dict[str, int]:

@@ -1,7 +1,8 @@
 """Slots: how many requests of a key run at once, and how many wait for their turn, over all frontends.
 
 A request has a ticket. It is active or waits, first come, first served. The slots of a process that died come back when
-its beat has stood still for a while: no clock decides about it.
+its beat has stood still for a while: no clock decides about it. A Redis that lost everything is told again at once by a
+process that asks for a slot, and within a beat by all others.
 """
 from __future__ import annotations
 
@@ -28,6 +29,8 @@ BEAT, LEASE = 1.0, 10.0
 LOOK = 0.05
 #: Seconds after which a request that found no room may try again.
 RETRY = 1.0
+#: What Redis says to a process that it does not know.
+UNKNOWN = -2
 _log = structlog.get_logger(__name__)
 
 
@@ -85,9 +88,20 @@ class Slots:
 
     def _enter(self, ticket: _Ticket) -> None:
         limit = ticket.limit
+
+        def enter() -> int:
+            return self._scripts.enter(self._process, ticket.name, ticket.key_id, limit.active, limit.waiting)
+
+        def come_in() -> int:
+            if (place := enter()) == UNKNOWN:
+                self._keep(self._all_tickets())
+                self._scripts.beat(self._process)
+                if (place := enter()) == UNKNOWN:
+                    raise RedisError("lost everything again")
+            return place
+
         try:
-            place = patiently(lambda: self._scripts.enter(
-                self._process, ticket.name, ticket.key_id, limit.active, limit.waiting))
+            place = patiently(come_in)
         except Unavailable:
             self._leave_later(ticket)  # Redis may have let it in, and only the answer was lost
             raise
@@ -145,9 +159,11 @@ class Slots:
             try:
                 if time.monotonic() - beaten >= BEAT:
                     beaten = time.monotonic()
-                    self._beat()
                     self._keep(self._all_tickets())
-                self._keep([ticket for ticket in self._all_tickets() if not ticket.active])
+                    self._beat()
+                tickets = self._all_tickets()
+                waited_for = {ticket.key_id for ticket in tickets if not ticket.active}
+                self._keep([ticket for ticket in tickets if ticket.key_id in waited_for])
             except RedisError:
                 self._stillness.forget()  # nobody could beat
             except Exception as error:
