@@ -12,9 +12,10 @@ from frontend.settings import Settings, SettingsError
 
 bind = f"127.0.0.1:{os.environ.get('STRATA_PORT', '8080')}"
 worker_class = "gthread"
-workers = 2
-# One thread for each request that runs or waits: more than a key's 16 active and 64 waiting in each worker.
-threads = 96
+workers = int(os.environ.get("STRATA_WORKERS", "2"))
+# One thread for each request that runs or waits. The application lets one person hold no more of them than are free
+# (frontend/limits/threads.py), so these are enough for a whole key's 16 active and 64 waiting requests of two people.
+threads = int(os.environ.get("STRATA_THREADS", "256"))
 worker_tmp_dir = "/dev/shm"
 # Requests that still run after this are cut off; the supervisor waits a little longer.
 graceful_timeout = 8
