@@ -69,8 +69,9 @@ def take_hold(database: Database, order: Order) -> Hold:
     """
     now = datetime.now(UTC)
     with database.write() as connection:
-        hold = _reserve(connection, order, now)
-        check_spend(connection, order.model, now)
+        hold, limited = _reserve(connection, order, now)
+        if limited:
+            check_spend(connection, order.model, now)
         rows.add_hold(connection, OpenHold(
             order.id, order.account_id, order.key_id, order.model, order.route, order.user_tag,
             order.need.total(hold.max_tokens), order.need.prompt_tokens, produced=None, beat=0, created_at=now))
@@ -104,11 +105,13 @@ def balance(database: Database, account_id: str) -> Balance:
         return rows.balance_of(connection, account_id)
 
 
-def _reserve(connection: Connection, order: Order, now: datetime) -> Hold:
+def _reserve(connection: Connection, order: Order, now: datetime) -> tuple[Hold, bool]:
+    """The hold, and whether the model is under a Spend limit."""
     need, account_id = order.need, order.account_id
-    left = rows.reserve(connection, account_id, need.total(need.max_tokens), now)
-    if left is not None:
-        return Hold(order.id, need.max_tokens, need.prompt_tokens, left)
+    done = rows.reserve(connection, account_id, need.total(need.max_tokens), order.model, now)
+    if done is not None:
+        left, limited = done
+        return Hold(order.id, need.max_tokens, need.prompt_tokens, left), limited
     locked = rows.lock_balance(connection, account_id)
     if locked is not None and locked[1] is not None and locked[1] <= now:
         look_at_grants(connection, account_id, now)
@@ -117,10 +120,11 @@ def _reserve(connection: Connection, order: Order, now: datetime) -> Hold:
     fits = need.fit(available)
     if fits is None:
         raise _exceeded(need, available)
-    left = rows.reserve(connection, account_id, need.total(fits), now)
-    if left is None:
+    done = rows.reserve(connection, account_id, need.total(fits), order.model, now)
+    if done is None:
         raise AssertionError("a locked balance changed")
-    return Hold(order.id, fits, need.prompt_tokens, left)
+    left, limited = done
+    return Hold(order.id, fits, need.prompt_tokens, left), limited
 
 
 def _exceeded(need: Need, available: int) -> BudgetExceeded:

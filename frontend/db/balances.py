@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, bindparam, delete, func, insert, or_, select, update
 
+from frontend.db.spend import spend_limits_on
 from frontend.db.token_records import Balance, OpenHold, UsageRecord
 from frontend.db.token_tables import balances, holds, ledger, usage_records
 
@@ -22,7 +23,7 @@ _RESERVE = (
     update(balances)
     .where(_OF, balances.c.available >= _AMOUNT, or_(balances.c.next_expiry.is_(None), balances.c.next_expiry > _NOW))
     .values(available=balances.c.available - _AMOUNT, held=balances.c.held + _AMOUNT)
-    .returning(balances.c.available)
+    .returning(balances.c.available, spend_limits_on(bindparam("model")).label("spend_limits"))
 )
 _CHARGED = bindparam("charge", type_=BigInteger)
 _RELEASE = (
@@ -58,14 +59,17 @@ def lock_balance(connection: Connection, account_id: str) -> tuple[Balance, date
     return (Balance(*row[:4]), row.next_expiry) if row else None
 
 
-def reserve(connection: Connection, account_id: str, amount: int, now: datetime) -> int | None:
-    """Move `amount` from available to held and say what is left; None, and nothing moved, where that is not there.
+def reserve(
+    connection: Connection, account_id: str, amount: int, model: str, now: datetime
+) -> tuple[int, bool] | None:
+    """Move `amount` from available to held. Says what is left, and whether the model is under a Spend limit.
 
-    None also where a Grant may have expired since somebody looked: that comes first.
+    None, and nothing moved, where so much is not there, or where a Grant may have expired since somebody looked: that
+    comes first.
     """
-    left: int | None = connection.execute(
-        _RESERVE, {"of": account_id, "amount": amount, "now": now}).scalar_one_or_none()
-    return left
+    row = connection.execute(
+        _RESERVE, {"of": account_id, "amount": amount, "model": model, "now": now}).one_or_none()
+    return (row.available, row.spend_limits > 0) if row else None
 
 
 def release(connection: Connection, account_id: str, amount: int, charge: int) -> int:

@@ -4,11 +4,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, delete, func, or_, select, update
+from sqlalchemy import BindParameter, Connection, ScalarSelect, delete, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from frontend.db.spend_tables import engine_uptime, spend_limits, spend_warnings, uptime_marks
 from frontend.db.token_records import Uptime
+
+#: The scope of the limit on all models together.
+EVERYTHING = "*"
 
 
 def now(connection: Connection) -> datetime:
@@ -54,10 +57,16 @@ def limits(connection: Connection) -> dict[str, int]:
     return {row.scope: row.amount for row in connection.execute(select(*spend_limits.c))}
 
 
-def limits_on(connection: Connection, model: str, everything: str) -> dict[str, int]:
+def limits_on(connection: Connection, model: str) -> dict[str, int]:
     """The Spend limits that a model is under."""
-    query = select(*spend_limits.c).where(or_(spend_limits.c.scope == model, spend_limits.c.scope == everything))
+    query = select(*spend_limits.c).where(or_(spend_limits.c.scope == model, spend_limits.c.scope == EVERYTHING))
     return {row.scope: row.amount for row in connection.execute(query)}
+
+
+def spend_limits_on(model: BindParameter[str]) -> ScalarSelect[int]:
+    """How many Spend limits a model is under, for statements that do something else too."""
+    under = or_(spend_limits.c.scope == model, spend_limits.c.scope == EVERYTHING)
+    return select(func.count()).select_from(spend_limits).where(under).scalar_subquery()
 
 
 def set_limit(connection: Connection, scope: str, amount: int | None) -> None:

@@ -111,7 +111,8 @@ class Slots:
         ticket.active = place > 0
         with self._lock:
             self._tickets[ticket.name] = ticket
-            self._wake()
+            if not ticket.active or self._thread is None:
+                self._wake()
 
     def _wait(self, ticket: _Ticket, timeout: float, on_wait: Callable[[Callable[[], object]], object]) -> None:
         def leave() -> None:

@@ -12,11 +12,10 @@ from sqlalchemy import Connection
 from frontend.accounts.audit import Action, Actor, record
 from frontend.db import Database
 from frontend.db import spend as rows
+from frontend.db.spend import EVERYTHING as EVERYTHING
 from frontend.db.token_records import Uptime
 from frontend.errors import InvalidRequest, SpendCap
 
-#: The scope of the limit on all models together.
-EVERYTHING = "*"
 #: Prices and limits are whole millionths of a US dollar.
 MICROS = 1_000_000
 WARN_PERCENT = 80
@@ -36,10 +35,8 @@ class Spend:
 
 
 def check_spend(connection: Connection, model: str, now: datetime) -> None:
-    """Raise SpendCap where new work on a model is paused. Costs one small SELECT where there is no limit."""
-    limits = rows.limits_on(connection, model, EVERYTHING)
-    if not limits:
-        return
+    """Raise SpendCap where new work on a model is paused."""
+    limits = rows.limits_on(connection, model)
     month = month_of(now)
     uptimes = rows.uptimes(connection, month)
     for scope, limit in limits.items():
