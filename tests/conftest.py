@@ -47,6 +47,8 @@ def postgres() -> Iterator[Postgres]:
     try:
         server = Postgres.start()
     except NotInstalled as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"continuous integration tests PostgreSQL too, and there is none: {error}")
         pytest.skip(f"there is no PostgreSQL: {error}")
     yield server
     server.stop()
