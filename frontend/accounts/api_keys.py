@@ -22,6 +22,8 @@ from frontend.errors import Unavailable
 SCOPES = frozenset({"completions", "jobs", "usage:read"})
 #: A key's last use is noted at most this often, so that a request seldom writes.
 LAST_USED_EVERY = timedelta(minutes=1)
+#: How far ahead a key may expire, and how long a rotated one may work beside its successor.
+LONGEST_LIFE, LONGEST_OVERLAP = timedelta(days=36_500), timedelta(days=365)
 
 _log = structlog.get_logger(__name__)
 
@@ -36,8 +38,8 @@ def create_key(
     if not scopes or scopes - SCOPES:
         raise AccountError(f"A key's scopes are some of {', '.join(sorted(SCOPES))}.")
     now = datetime.now(UTC)
-    if expires_at is not None and expires_at <= now:
-        raise AccountError("A key can't expire in the past.")
+    if expires_at is not None and not timedelta(0) < expires_at - now <= LONGEST_LIFE:
+        raise AccountError("A key can't expire in the past, nor in more than a hundred years.")
     new = new_key()
     key = _made(new, account.id, name, scopes, now, expires_at)
     with database.write() as connection:
@@ -74,8 +76,8 @@ def rotate_key(
     the new one and its secret, which can't be had again. Raises Unknown, or AccountError for a key that does not work
     any more or was rotated before.
     """
-    if overlap < timedelta(0):
-        raise AccountError("An overlap can't be negative.")
+    if not timedelta(0) <= overlap <= LONGEST_OVERLAP:
+        raise AccountError(f"An overlap is of up to {LONGEST_OVERLAP.days} days.")
     now = datetime.now(UTC)
     with database.write() as connection:
         old = _key(rows.key_of(connection, key_id, owner.id if owner else None, lock=True), key_id)

@@ -18,7 +18,8 @@ from frontend.db import accounts as rows
 from frontend.db.records import Account, Invitation
 
 MARK = "strata-invitation-"
-VALID = timedelta(days=7)
+#: How long an invitation is good for, unless told otherwise, and at most.
+VALID, LONGEST = timedelta(days=7), timedelta(days=365)
 
 
 def invite(
@@ -29,8 +30,8 @@ def invite(
     The account is there at once, so that it can be given tokens and keys. The last value is the token, which can't be
     had again. Raises AccountError.
     """
-    if valid <= timedelta(0):
-        raise AccountError("An invitation must be valid for some time.")
+    if not timedelta(0) < valid <= LONGEST:
+        raise AccountError(f"An invitation is valid for some time, up to {LONGEST.days} days.")
     now = datetime.now(UTC)
     token = MARK + random_text(43)
     fresh = new_account(email, role or "member", has_password=False)

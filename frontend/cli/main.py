@@ -48,8 +48,8 @@ def _in_one_line() -> Iterator[None]:
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "strata"
         raise _Usage(f"{' '.join(error.format_message().split()).rstrip('.')} (see '{path} --help')") from None
-    except UnicodeEncodeError:
-        raise click.ClickException("What was given is no text that can be stored.") from None
+    except UnicodeError:
+        raise click.ClickException("What was given is no valid text.") from None
     except _REFUSALS as error:
         raise click.ClickException(" ".join(str(error).split())) from error
     except DBAPIError as error:

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from frontend.db import Database
 from frontend.db.figures import figures
 from frontend.errors import Unavailable
+from frontend.spend.limits import WARN_PERCENT, show_spend
 
 
 class DatabaseFigures(Collector):
@@ -27,6 +28,7 @@ class DatabaseFigures(Collector):
         try:
             with self._database.read() as connection:
                 known = figures(connection)
+            month = show_spend(self._database)
         except Unavailable:
             up.add_metric((), 0)
             return [up]
@@ -41,8 +43,12 @@ class DatabaseFigures(Collector):
             _gauge("strata_holds_open", "Holds of running requests.", "model", known.holds_open),
             _gauge("strata_tokens_held", "Tokens in open holds.", "model", known.tokens_held),
             _gauge("strata_spend_month_dollars", "What uptime of engines has cost this month, UTC; of all models: *.",
-                   "scope", known.spent_this_month),
-            _gauge("strata_spend_limit_dollars", "The Spend limits for a month.", "scope", known.limits),
+                   "scope", {spend.scope: spend.dollars for spend in month}),
+            _gauge("strata_spend_limit_dollars", "The Spend limits for a month.",
+                   "scope", {spend.scope: spend.limit for spend in month if spend.limit is not None}),
+            _gauge("strata_spend_limit_near", f"Whether {WARN_PERCENT} % of a Spend limit is used: 1, or 0.", "scope", {
+                spend.scope: spend.dollars * 100 >= spend.limit * WARN_PERCENT
+                for spend in month if spend.limit is not None}),
         ]
 
 

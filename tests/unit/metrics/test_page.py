@@ -92,13 +92,15 @@ def test_holds_and_spend_are_the_databases(url: str, database: Database) -> None
             connection.execute(insert(engine_uptime).values(
                 model="a", month=month, price=price, milliseconds=milliseconds))
         connection.execute(insert(spend_limits).values(scope="*", amount=50_000_000))
+        connection.execute(insert(spend_limits).values(scope="a", amount=8_750_000))  # of which 7 is 80 %
     assert figures(url) == {
         ("strata_database_up",): 1, ("strata_holds_expired_total",): 2,
         ("strata_holds_open", "a"): 2, ("strata_holds_open", "b"): 1,
         ("strata_tokens_held", "a"): 30, ("strata_tokens_held", "b"): 5,
         ("strata_spend_dollars_total", "a"): 17,
         ("strata_spend_month_dollars", "*"): 7, ("strata_spend_month_dollars", "a"): 7,
-        ("strata_spend_limit_dollars", "*"): 50,
+        ("strata_spend_limit_dollars", "*"): 50, ("strata_spend_limit_dollars", "a"): 8.75,
+        ("strata_spend_limit_near", "*"): 0, ("strata_spend_limit_near", "a"): 1,
     }
 
 
