@@ -41,12 +41,13 @@ def export_usage(
 
     Without times, `charged` adds up to the charges of the ledger. Read in pages, so that no transaction stays open.
     """
-    # Without an end, what is written while we read would make the export longer and longer.
-    until = until or datetime.now(UTC)
+    with database.read() as connection:
+        # Without an end, what is written while we read would make the export longer and longer.
+        last = rows.last_usage(connection)
     after = None
-    while True:
+    while last is not None:
         with database.read() as connection:
-            page = list(rows.usage_page(connection, account_id, since, until, after, _PAGE))
+            page = list(rows.usage_page(connection, account_id, since, until, after, last, _PAGE))
         yield from page
         if len(page) < _PAGE:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from sqlalchemy import Connection, func, select, tuple_
+from sqlalchemy import Connection, Tuple, func, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from frontend.db.token_records import DayUsage, LimitOverrides, UsageRecord
@@ -25,13 +25,23 @@ def usage_by_day(connection: Connection, account_id: str, first_day: str) -> lis
     return [DayUsage(day, model, *map(int, numbers)) for day, model, *numbers in connection.execute(query)]
 
 
+#: A record's place in the order of time, which is (at, id).
+Place = tuple[datetime, str]
+_ORDER = (usage_records.c.at, usage_records.c.id)
+
+
+def last_usage(connection: Connection) -> Place | None:
+    """The last record that there is."""
+    row = connection.execute(select(*_ORDER).order_by(*(column.desc() for column in _ORDER)).limit(1)).one_or_none()
+    return (row.at, row.id) if row else None
+
+
 def usage_page(
     connection: Connection, account_id: str | None, since: datetime | None, until: datetime | None,
-    after: tuple[datetime, str] | None, size: int,
+    after: Place | None, last: Place, size: int,
 ) -> Iterator[UsageRecord]:
-    """The next `size` records in the order of (at, id): of an account, or all; from `since` on, before `until`."""
-    order = (usage_records.c.at, usage_records.c.id)
-    query = select(*_RECORD).order_by(*order).limit(size)
+    """The next `size` records by time, up to `last`: of an account, or all; from `since` on, before `until`."""
+    query = select(*_RECORD).order_by(*_ORDER).limit(size).where(tuple_(*_ORDER) <= _place(last))
     if account_id is not None:
         query = query.where(usage_records.c.account_id == account_id)
     if since is not None:
@@ -39,8 +49,12 @@ def usage_page(
     if until is not None:
         query = query.where(usage_records.c.at < until)
     if after is not None:
-        query = query.where(tuple_(*order) > tuple_(*after, types=[column.type for column in order]))
+        query = query.where(tuple_(*_ORDER) > _place(after))
     return (UsageRecord(**row._mapping) for row in connection.execute(query))
+
+
+def _place(place: Place) -> Tuple:
+    return tuple_(*place, types=[column.type for column in _ORDER])
 
 
 def limits_of(connection: Connection, account_id: str) -> LimitOverrides:
