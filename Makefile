@@ -17,6 +17,7 @@ serve: ## run everything on this machine (STRATA_PORT, STRATA_HOME, STRATA_MODEL
 	@exec setpriv --pdeathsig TERM $(VENV)/bin/python -m deploy.local
 
 test: dev ## run the tests, against a real Triton (ARGS="-k name")
+	@tests/postgresql
 	@$(VENV)/bin/python -m pytest $(ARGS)
 
 lint: dev ## check style and types, and that the rendered Triton entries match the catalog

@@ -5,17 +5,23 @@ import time
 
 import structlog
 from flask import Flask, Response, g, request
-from redis import Redis
 
 from frontend import logs
 from frontend.accounts.keys import random_text
-from frontend.api import chat, completions, health, models, openapi, tokenize
+from frontend.api import chat, completions, health, models, openapi, tokenize, usage
 from frontend.api.answers import handle_errors
+from frontend.api.counting import count_requests
 from frontend.api.disconnect import bound_standstill
 from frontend.api.parts import EXTENSION, Parts
+from frontend.api.quota import show_quotas
+from frontend.budgets.leases import Leases
 from frontend.db import Database
 from frontend.db.migrate import migrate
 from frontend.inference import Inference
+from frontend.limits.rate import Rate
+from frontend.limits.slots import Slots
+from frontend.limits.store import connect
+from frontend.limits.threads import Threads
 from frontend.settings import Settings
 
 _log = structlog.get_logger(__name__)
@@ -33,18 +39,17 @@ def create_app(settings: Settings | None = None) -> Flask:
     # A path is what it says: no redirect, which would lose the body of a POST.
     app.url_map.strict_slashes = True
     app.url_map.merge_slashes = False
-    app.extensions[EXTENSION] = Parts(settings, database, _redis(settings.redis_url), Inference(settings.triton_urls))
+    redis = connect(settings.redis_url)
+    app.extensions[EXTENSION] = Parts(
+        settings, database, redis, Inference(settings.triton_urls), Rate(settings.redis_url, redis), Slots(redis),
+        Threads(settings.threads), Leases(database, settings.hold_lease_seconds))
     handle_errors(app, settings.max_body_bytes)
     _identify_requests(app)
-    for module in (health, models, completions, tokenize, chat, openapi):
+    count_requests(app)
+    show_quotas(app)
+    for module in (health, models, completions, tokenize, usage, chat, openapi):
         app.register_blueprint(module.bp)
     return app
-
-
-def _redis(url: str) -> Redis:
-    """A client that gives up quickly; it connects when it is first used."""
-    client: Redis = Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2)
-    return client
 
 
 def _identify_requests(app: Flask) -> None:

@@ -99,10 +99,34 @@ class MethodNotAllowed(ApiError):
     status, type, code = 405, "invalid_request_error", "method_not_allowed"
 
 
+class Conflict(ApiError):
+    """409: somebody else was faster."""
+
+    status, type, code = 409, "conflict_error", "already_decided"
+
+
 class RequestTooLarge(ApiError):
     """413: the body is larger than the setting allows."""
 
     status, type, code = 413, "invalid_request_error", "request_too_large"
+
+
+class BudgetExceeded(ApiError):
+    """429: the caller's tokens can't hold one token for each choice. Trying again changes nothing."""
+
+    status, type, code = 429, "insufficient_quota", "budget_exceeded"
+
+
+class RateLimited(ApiError):
+    """429: too many requests. `headers` say when to try again."""
+
+    status, type, code = 429, "rate_limit_error", "rate_limited"
+
+
+class SpendCap(ApiError):
+    """429: new work is paused by the Spend limit. Trying again changes nothing before the month or the limit does."""
+
+    status, type, code = 429, "insufficient_quota", "spend_cap"
 
 
 class InternalError(ApiError):

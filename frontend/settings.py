@@ -22,7 +22,8 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment decided. `triton_urls` is one gRPC address, or one for each model id."""
+    """What the environment decided. `triton_urls` is one gRPC address, or one for each model id; `metrics_address` is
+    the host and port of GET /metrics."""
 
     port: int
     home: Path
@@ -30,9 +31,15 @@ class Settings:
     redis_url: str
     triton_urls: str | Mapping[str, str]
     models: tuple[str, ...]
+    metrics_address: tuple[str, int]
     max_body_bytes: int
     max_total_tokens: int
     request_timeout_seconds: float
+    requests_per_minute: int
+    active_requests: int
+    waiting_requests: int
+    threads: int
+    hold_lease_seconds: float
     log_level: str
 
     @classmethod
@@ -46,9 +53,15 @@ class Settings:
             redis_url=_read("STRATA_REDIS_URL", f"unix://{home / 'valkey.sock'}", _redis_url),
             triton_urls=_read("STRATA_TRITON_URLS", f"127.0.0.1:{_grpc_port()}", _triton_urls),
             models=_read("STRATA_MODELS", ("smollm2-135m",), _models),
+            metrics_address=_read("STRATA_METRICS_ADDRESS", ("127.0.0.1", 8003), _address),
             max_body_bytes=_read("STRATA_MAX_BODY_MB", 16, _whole(1, 1024)) * 1024 * 1024,
             max_total_tokens=_read("STRATA_MAX_TOTAL_TOKENS", 32_000, _whole(1, 2**31 - 1)),
             request_timeout_seconds=_read("STRATA_REQUEST_TIMEOUT", 600.0, _seconds),
+            requests_per_minute=_read("STRATA_REQUESTS_PER_MINUTE", 600, _whole(1, 1_000_000)),
+            active_requests=_read("STRATA_ACTIVE_REQUESTS", 16, _whole(1, 100_000)),
+            waiting_requests=_read("STRATA_WAITING_REQUESTS", 64, _whole(0, 100_000)),
+            threads=_read("STRATA_THREADS", 256, _whole(1, 10_000)),
+            hold_lease_seconds=_read("STRATA_HOLD_LEASE", 30.0, _seconds),
             log_level=_read("STRATA_LOG_LEVEL", "info", _log_level),
         )
 
@@ -96,6 +109,13 @@ def _redis_url(text: str) -> str:
     if not text.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("must start with redis://, rediss:// or unix://")
     return text
+
+
+def _address(text: str) -> tuple[str, int]:
+    if not _ADDRESS.fullmatch(text):
+        raise ValueError("must be host:port, such as 127.0.0.1:8003")
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), _whole(1, 65535)(port)
 
 
 def _grpc_port() -> int:

@@ -9,7 +9,9 @@ import httpx
 import openai
 import pytest
 
+from tests.postgres import NotInstalled, Postgres
 from tests.stack import Stack
+from tests.valkey import Valkey
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +39,24 @@ def http(stack: Stack) -> Iterator[httpx.Client]:
 def client(stack: Stack) -> openai.OpenAI:
     """The openai SDK as people use it."""
     return openai.OpenAI(base_url=f"{stack.url}/v1", api_key=stack.key, timeout=120, max_retries=0)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL, started once for the whole run."""
+    try:
+        server = Postgres.start()
+    except NotInstalled as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"continuous integration tests PostgreSQL too, and there is none: {error}")
+        pytest.skip(f"there is no PostgreSQL: {error}")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[Valkey]:
+    """A Valkey, started once for the whole run. Tests that break it start one of their own."""
+    server = Valkey()
+    yield server
+    server.stop()

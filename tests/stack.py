@@ -34,6 +34,7 @@ class Stack:
     port: int
     grpc_port: int
     metrics_port: int
+    frontend_metrics_port: int
 
     @classmethod
     def start(cls, home: Path, models: str, checkpoints: Path | None = None, repository: Path = REPOSITORY,
@@ -53,17 +54,20 @@ class Stack:
                **environment: str) -> Stack:
         """Start it in `home` and wait for nothing. Its output is in home/out. `repository` is the code that runs."""
         home.mkdir(parents=True, exist_ok=True)
-        port, grpc_port, metrics_port = free_ports(3)
+        port, grpc_port, metrics_port, frontend_metrics_port = free_ports(4)
         environment = {
+            # Most tests are about something else than limits, and ask more often and more at once than one person may.
+            "STRATA_REQUESTS_PER_MINUTE": "1000000", "STRATA_ACTIVE_REQUESTS": "64", "STRATA_WAITING_REQUESTS": "1000",
             **os.environ, "STRATA_HOME": str(home), "STRATA_MODELS": models, "STRATA_PORT": str(port),
-            "STRATA_TRITON_GRPC_PORT": str(grpc_port), "STRATA_TRITON_METRICS_PORT": str(metrics_port), **environment,
+            "STRATA_TRITON_GRPC_PORT": str(grpc_port), "STRATA_TRITON_METRICS_PORT": str(metrics_port),
+            "STRATA_METRICS_PORT": str(frontend_metrics_port), **environment,
         }
         if checkpoints is not None:
             environment["STRATA_CHECKPOINTS"] = str(checkpoints)
         with (home / "out").open("wb") as out:
             process = subprocess.Popen([sys.executable, "-m", "deploy.local"], cwd=repository, env=environment,
                                        stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
-        return cls(process, home, port, grpc_port, metrics_port)
+        return cls(process, home, port, grpc_port, metrics_port, frontend_metrics_port)
 
     @property
     def url(self) -> str:
@@ -79,6 +83,11 @@ class Stack:
     def metrics(self) -> str:
         """Triton's metrics page."""
         return f"http://127.0.0.1:{self.metrics_port}/metrics"
+
+    @property
+    def frontend_metrics(self) -> str:
+        """The frontend's metrics page."""
+        return f"http://127.0.0.1:{self.frontend_metrics_port}/metrics"
 
     @property
     def key(self) -> str:

@@ -1,13 +1,21 @@
-"""gunicorn's settings: threads, because a request spends its time waiting for Inference."""
+"""gunicorn's settings: threads, because a request spends its time waiting for Inference; and metrics of all workers."""
 import os
+import sys
+from typing import Any
 
 from deploy.local.process import die_with_parent
+from frontend.db import Database
+from frontend.metrics.figures import DatabaseFigures
+from frontend.metrics.folder import Folder, FolderInUse
+from frontend.metrics.page import AddressInUse, listen, serve
+from frontend.settings import Settings, SettingsError
 
 bind = f"127.0.0.1:{os.environ.get('STRATA_PORT', '8080')}"
 worker_class = "gthread"
-workers = 2
-# One thread for each request that runs or waits: more than a key's 16 active and 64 waiting in each worker.
-threads = 96
+workers = int(os.environ.get("STRATA_WORKERS", "2"))
+# One thread for each request that runs or waits. The application lets one person hold no more of them than are free
+# (frontend/limits/threads.py), so these are enough for a whole key's 16 active and 64 waiting requests of two people.
+threads = int(os.environ.get("STRATA_THREADS", "256"))
 worker_tmp_dir = "/dev/shm"
 # Requests that still run after this are cut off; the supervisor waits a little longer.
 graceful_timeout = 8
@@ -17,6 +25,36 @@ accesslog = None
 control_socket_disable = True
 
 
-def post_fork(server: object, worker: object) -> None:
-    """A worker ends with its master, also when that is killed."""
+def on_starting(server: Any) -> None:
+    """Take the folder and the address of the metrics, which the workers share, or end with one line that says why."""
+    try:
+        settings = Settings.from_environment()
+        folder = Folder(settings.home / "metrics")
+        folder.own()
+        server.metrics = folder, listen(*settings.metrics_address)
+    except (SettingsError, FolderInUse, AddressInUse, OSError) as error:
+        sys.exit(f"strata: {error}")
+
+
+def post_fork(server: Any, worker: Any) -> None:
+    """A worker ends with its master, also when that is killed. It counts with the others."""
     die_with_parent()
+    worker.metrics = server.metrics
+    try:
+        worker.metrics[0].join()
+    except OSError as error:
+        server.log.warning("what worker %s does is not counted: %s", worker.pid, error)
+
+
+def post_worker_init(worker: Any) -> None:
+    """A worker that has its application answers for the metrics too."""
+    folder, listener = worker.metrics
+    serve(listener, [folder, DatabaseFigures(Database(Settings.from_environment().database_url))])
+
+
+def child_exit(server: Any, worker: Any) -> None:
+    """What a worker counted outlives it."""
+    try:
+        server.metrics[0].bury(worker.pid)
+    except Exception:
+        server.log.exception("what worker %s counted is lost", worker.pid)

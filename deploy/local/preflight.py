@@ -100,6 +100,7 @@ def _ports(settings: Settings) -> Iterator[str]:
         "STRATA_PORT": settings.port,
         "STRATA_TRITON_GRPC_PORT": settings.grpc_port,
         "STRATA_TRITON_METRICS_PORT": settings.metrics_port,
+        "STRATA_METRICS_PORT": settings.frontend_metrics_port,
     }
     for name, port in named.items():
         if [*named.values()].count(port) > 1:

@@ -27,6 +27,7 @@ class Settings:
     port: int
     grpc_port: int
     metrics_port: int
+    frontend_metrics_port: int
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Settings:
@@ -40,6 +41,7 @@ class Settings:
             port=_port(environment, "STRATA_PORT", 8080),
             grpc_port=_port(environment, "STRATA_TRITON_GRPC_PORT", 8001),
             metrics_port=_port(environment, "STRATA_TRITON_METRICS_PORT", 8002),
+            frontend_metrics_port=_port(environment, "STRATA_METRICS_PORT", 8003),
         )
 
     @property
@@ -69,6 +71,7 @@ class Settings:
             "STRATA_CHECKPOINTS": str(self.checkpoints),
             "STRATA_MODELS": ",".join(model.id for model in self.models),
             "STRATA_PORT": str(self.port),
+            "STRATA_METRICS_ADDRESS": f"127.0.0.1:{self.frontend_metrics_port}",
             "STRATA_DATABASE_URL": f"sqlite:///{self.home / 'strata.db'}",
             "STRATA_REDIS_URL": f"unix://{self.valkey_socket}",
             "STRATA_TRITON_URLS": f"127.0.0.1:{self.grpc_port}",

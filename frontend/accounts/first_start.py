@@ -1,22 +1,21 @@
-"""What a new installation needs: an admin's account and a key to try the API with."""
+"""What a new installation needs: an admin's account, and a key and tokens to try the API with."""
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
-from frontend.accounts.service import (
-    AccountError,
-    create_account,
-    create_key,
-    find_account,
-    knows_key,
-    list_keys,
-    revoke_key,
-)
+from frontend.accounts.api_keys import create_key, knows_key, list_keys, revoke_key
+from frontend.accounts.audit import SYSTEM
+from frontend.accounts.errors import AccountError, Unknown
+from frontend.accounts.service import create_account, find_account
+from frontend.budgets.grants import give_first_grant
 from frontend.db import Database
 from frontend.db.records import Account
 
 ADMIN = "admin@localhost"
+#: What the demo key may use.
+DEMO_TOKENS = 10_000_000
 _DEMO = "demo"
 
 
@@ -24,8 +23,15 @@ def ensure_admin(database: Database) -> Account:
     """The first admin's account, made when it is missing. It has no password."""
     try:
         return find_account(database, ADMIN)
-    except AccountError:
-        return create_account(database, ADMIN, role="admin")
+    except Unknown:
+        with suppress(AccountError):  # another process was faster
+            create_account(database, SYSTEM, ADMIN, role="admin")
+        return find_account(database, ADMIN)
+
+
+def ensure_demo_tokens(database: Database, account: Account) -> None:
+    """Tokens for the demo key, given once and never again, whatever becomes of them."""
+    give_first_grant(database, SYSTEM, account.id, DEMO_TOKENS, "To try things with.")
 
 
 def ensure_demo_key(database: Database, account: Account, file: Path) -> bool:
@@ -39,8 +45,8 @@ def ensure_demo_key(database: Database, account: Account, file: Path) -> bool:
         return False
     for key in list_keys(database, account):
         if key.name == _DEMO and key.revoked_at is None:
-            revoke_key(database, key.id)
-    _, secret = create_key(database, account, _DEMO)
+            revoke_key(database, SYSTEM, key.id)
+    _, secret = create_key(database, SYSTEM, account, _DEMO)
     _write_private(file, secret + "\n")
     return True
 

@@ -9,6 +9,7 @@ from flask import Flask, Response
 from werkzeug import exceptions as http
 
 from frontend.api.body import discard_body
+from frontend.api.counting import observation
 from frontend.errors import (
     ApiError,
     InternalError,
@@ -76,6 +77,7 @@ def handle_errors(app: Flask, max_body_bytes: int) -> None:
     @app.errorhandler(Exception)
     def _handle(raised: Exception) -> Response:
         error = api_error(raised, max_body_bytes)
+        observation().code = error.code
         discard_body(max_body_bytes)
         if isinstance(error, InternalError):
             _log.error("internal error", exc_info=raised)

@@ -4,9 +4,10 @@ from __future__ import annotations
 import structlog
 from flask import request
 
+from frontend.accounts.api_keys import check_key
 from frontend.accounts.caller import Caller
-from frontend.accounts.service import check_key
 from frontend.api.parts import parts
+from frontend.api.quota import admit
 from frontend.errors import InvalidApiKey, PermissionDenied
 
 #: The same for a missing, malformed, unknown, expired and revoked key, so that it says nothing about other keys.
@@ -14,12 +15,14 @@ MESSAGE = "The API key is missing or not valid. Send a key of yours as 'Authoriz
 
 
 def require_caller(scope: str | None = None) -> Caller:
-    """The caller of the current request. Raises InvalidApiKey, or PermissionDenied for a key without `scope`."""
+    """The caller of the current request, which is counted. Raises InvalidApiKey, RateLimited, or PermissionDenied for a
+    key without `scope`."""
     scheme, _, presented = request.headers.get("Authorization", "").strip().partition(" ")
     caller = check_key(parts().database, presented.strip()) if scheme.lower() == "bearer" else None
     if caller is None:
         raise InvalidApiKey(MESSAGE)
     structlog.contextvars.bind_contextvars(account_id=caller.account_id, key_id=caller.key_id)
+    admit(caller)
     if scope is not None and scope not in caller.scopes:
         raise PermissionDenied(f"This API key does not have the scope '{scope}'.")
     return caller

@@ -7,6 +7,7 @@ from flask import Blueprint, Response
 
 from frontend.api.answers import json_answer
 from frontend.api.auth import require_caller
+from frontend.api.counting import observation
 from frontend.api.parts import parts
 from frontend.completions.activations import MIB
 from frontend.completions.request import DTYPE_BYTES
@@ -29,6 +30,7 @@ def list_models() -> Response:
 def get_model(model: str) -> Response:
     """One model."""
     require_caller()
+    observation().asked = model
     inference = parts().inference
     card = inference.model(model)
     return json_answer(_shown(card, inference.state(card.id)))

@@ -13,6 +13,7 @@ from marshmallow import Schema, fields
 from frontend.api import chat, tensor_files
 from frontend.api.answers import json_answer
 from frontend.api.parts import parts
+from frontend.api.usage import DAYS, MOST_DAYS
 from frontend.errors import ApiError
 from frontend.schemas import answers
 from frontend.schemas.completions import CompletionSchema
@@ -26,17 +27,30 @@ _ERRORS = {
     403: "The API key lacks the scope that this route needs.",
     404: "No model of that id is served.",
     413: "The body is larger than the server takes.",
+    429: "rate_limited: try again after Retry-After. budget_exceeded: the caller's tokens can't hold one token for "
+         "each choice. spend_cap: the Spend limit pauses new work. x-should-retry says false for the latter two.",
     500: "A bug of the server.",
     502: "Inference failed, or broke off.",
     503: "A part that the API needs does not answer, or the model could not be started.",
     504: "The deadline passed.",
 }
 #: What a route with a key and a body can answer, beside its 200.
-_CHECKED = (400, 401, 403, 404, 413, 500, 502, 503, 504)
+_CHECKED = (400, 401, 403, 404, 413, 429, 500, 502, 503, 504)
 _REQUEST_ID = {
     "x-request-id": {"description": "Name it when you report a problem.", "required": True,
                      "schema": {"type": "string", "pattern": "^req_[0-9A-Za-z]{24}$"}},
 }
+#: On every answer to a caller whose key is good.
+_QUOTA = {name: {"description": description, "schema": {"type": "string"}} for name, description in (
+    ("x-ratelimit-limit-requests", "How many requests this key may start in a minute."),
+    ("x-ratelimit-remaining-requests", "How many more it may start now."),
+    ("x-ratelimit-reset-requests", "When there is room for more, as seconds: 1.500s."),
+    ("x-ratelimit-remaining-tokens", "The caller's available tokens."),
+)}
+_MAX_TOKENS = {"X-Strata-Max-Tokens": {
+    "description": "There where max_tokens was lowered to fit the caller's tokens: "
+                   "requested=N, applied=M, reason=tokens.",
+    "schema": {"type": "string", "pattern": "^requested=[0-9]+, applied=[0-9]+, reason=tokens$"}}}
 
 
 @bp.get("/openapi.json")
@@ -78,15 +92,22 @@ def _add_routes(spec: APISpec) -> None:
         },
     )})
     spec.path("/v1/models", operations={"get": _operation(
-        "listModels", "Every model that is served, Warm or Cold.", answers.ModelListSchema, (401, 500, 502, 503, 504))})
+        "listModels", "Every model that is served, Warm or Cold.", answers.ModelListSchema,
+        (401, 429, 500, 502, 503, 504))})
     spec.path("/v1/models/{id}", operations={"get": _operation(
-        "getModel", "One model.", answers.ModelSchema, (401, 404, 500, 502, 503, 504),
+        "getModel", "One model.", answers.ModelSchema, (401, 404, 429, 500, 502, 503, 504),
         parameters=[{"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}],
     )})
     spec.path("/v1/tokenize", operations={"post": _operation(
         "tokenize", "The tokens of a text.", answers.TokenizedSchema, _CHECKED, body=TokenizeSchema)})
     spec.path("/v1/detokenize", operations={"post": _operation(
         "detokenize", "The text of tokens.", answers.DetokenizedSchema, _CHECKED, body=DetokenizeSchema)})
+    spec.path("/v1/usage", operations={"get": _operation(
+        "getUsage", "The caller's tokens, and what was used of them by day (UTC) and model.",
+        answers.UsageReportSchema, (400, 401, 403, 429, 500, 503),
+        parameters=[{"name": "days", "in": "query", "description": "How many days, today included.",
+                     "schema": {"type": "integer", "minimum": 1, "maximum": MOST_DAYS, "default": DAYS}}],
+    )})
     spec.path("/v1/chat/completions", operations={"post": {
         "operationId": "refuseChat", "summary": "Always refused.", "description": chat.MESSAGE,
         "responses": _error_answers((400, 500)),
@@ -117,6 +138,7 @@ def _operation(
         operation["parameters"] = parameters
     if key:
         operation["security"] = [{"key": []}]
+        right["headers"] = {**_REQUEST_ID, **_QUOTA, **(_MAX_TOKENS if others else {})}
     return operation
 
 
@@ -133,6 +155,10 @@ def _add_errors(spec: APISpec) -> None:
         answer = _answer(description, answers.ErrorSchema)
         if status == 401:
             answer["headers"] = {**_REQUEST_ID, "WWW-Authenticate": {"required": True, "schema": {"const": "Bearer"}}}
+        if status == 429:
+            answer["headers"] = {**_REQUEST_ID, "Retry-After": {"schema": {"type": "string"}},
+                                 "retry-after-ms": {"schema": {"type": "string"}},
+                                 "x-should-retry": {"schema": {"const": "false"}}}
         if status == 503:
             answer["headers"] = {**_REQUEST_ID, "Retry-After": {"required": True, "schema": {"type": "string"}}}
         spec.components.response(f"Error{status}", answer)

@@ -7,8 +7,12 @@ from typing import cast
 from flask import current_app
 from redis import Redis
 
+from frontend.budgets.leases import Leases
 from frontend.db import Database
 from frontend.inference import Inference
+from frontend.limits.rate import Rate
+from frontend.limits.slots import Slots
+from frontend.limits.threads import Threads
 from frontend.settings import Settings
 
 EXTENSION = "strata"
@@ -22,6 +26,10 @@ class Parts:
     database: Database
     redis: Redis
     inference: Inference
+    rate: Rate
+    slots: Slots
+    threads: Threads
+    leases: Leases
 
 
 def parts() -> Parts:

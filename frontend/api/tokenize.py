@@ -6,6 +6,7 @@ from flask import Blueprint, Response
 from frontend.api.answers import json_answer
 from frontend.api.auth import require_caller
 from frontend.api.body import json_body
+from frontend.api.counting import observation
 from frontend.api.parts import parts
 from frontend.errors import InvalidRequest
 from frontend.schemas.tokens import load_detokenize, load_tokenize
@@ -17,6 +18,7 @@ bp = Blueprint("tokenize", __name__)
 def tokenize() -> Response:
     """The ids of a text, and the text that each of them stands for."""
     asked = load_tokenize(json_body())
+    observation().asked = asked.model
     require_caller("completions")
     inference = parts().inference
     card = inference.model(asked.model)
@@ -34,6 +36,7 @@ def tokenize() -> Response:
 def detokenize() -> Response:
     """The text of ids, special tokens included, so that tokenizing it without adding any gives the ids again."""
     asked = load_detokenize(json_body())
+    observation().asked = asked.model
     require_caller("completions")
     inference = parts().inference
     card = inference.model(asked.model)

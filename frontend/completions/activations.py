@@ -113,6 +113,13 @@ def check_positions(
             seen[position] = place
 
 
+def least_max_tokens(asked: ActivationRequest, prompt_tokens: Sequence[int]) -> int:
+    """The smallest max_tokens with which every listed position can run after each prompt."""
+    if isinstance(asked.positions, str):
+        return 1
+    return max(1, max(asked.positions) - min(prompt_tokens) + 2)
+
+
 def rows(asked: ActivationRequest, prompt_tokens: Sequence[int], max_tokens: int, n: int) -> int:
     """The most positions that the choices can have together."""
     if not isinstance(asked.positions, str):

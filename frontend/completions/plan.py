@@ -36,6 +36,23 @@ class Plan:
         return sum(len(prompt.ids) for prompt in self.prompts)
 
     @property
+    def choices(self) -> int:
+        """Completions that the answer has: n for each prompt."""
+        return len(self.prompts) * self.request.sampling.n
+
+    @property
+    def least_max_tokens(self) -> int:
+        """How far max_tokens may be lowered, where the caller's tokens do not allow more.
+
+        Not below min_tokens, and not so far that a position whose Activations were asked for could not run.
+        """
+        least = max(1, self.request.sampling.min_tokens)
+        if self.request.activations:
+            lengths = [len(prompt.ids) for prompt in self.prompts]
+            least = max(least, activations.least_max_tokens(self.request.activations, lengths))
+        return least
+
+    @property
     def prompt_logprobs(self) -> int | None:
         """How many likeliest tokens Inference must return over the prompt: for the field itself and for echo."""
         sampling = self.request.sampling

@@ -1,6 +1,7 @@
 """One completions request from its checked fields to its answer. Each step takes and returns plain data.
 
-parse (schemas) → authenticate → look up the model → tokenize → plan max_tokens → generate → answer
+parse (schemas) → authenticate → rate limit → wait for a slot (limits) → look up the model → tokenize → plan max_tokens
+→ hold tokens, check the Spend limit (budgets) → generate → answer → settle (budgets)
 """
 from __future__ import annotations
 
@@ -22,6 +23,8 @@ from frontend.inference import EngineEvent, Generation, Inference, LogprobRows, 
 
 #: Characters beyond which a text is worth a look before it costs the tokenizer seconds.
 LONG_TEXT = 100_000
+#: The last event of a stream that is whole.
+DONE = b"data: [DONE]\n\n"
 _ID_ALPHABET = string.ascii_letters + string.digits
 #: Gets a function that cancels the work on the engine; called once, before it begins.
 OnStart = Callable[[Callable[[], object]], object]
@@ -58,10 +61,16 @@ def _tokenize(
 
 
 class Run:
-    """A planned request on the engine. Made when it may start; the engine has begun once `begin` returns."""
+    """A planned request on the engine. Made when it may start; the engine has begun once `begin` returns.
+
+    `begun` and `completion_tokens` say what the engine has produced so far: what the request is charged for. Another
+    thread may read them.
+    """
 
     def __init__(self, plan: Plan, inference: Inference, request_id: str, limits: Limits, on_start: OnStart) -> None:
         self.plan = plan
+        self.begun = False
+        self.completion_tokens = 0
         sampling = plan.request.sampling
         wants_names = sampling.logprobs is not None or sampling.prompt_logprobs is not None
         names = None
@@ -80,7 +89,7 @@ class Run:
 
     def begin(self) -> None:
         """Wait for the engine's first word, so that what fails before it is still an error and not half an answer."""
-        self._first = next(self._events, None)
+        self._first = self._next()
 
     def body(self) -> Iterator[bytes]:
         """The whole answer as JSON, once every choice has ended."""
@@ -106,7 +115,7 @@ class Run:
             seen.add(choice.index)
         if self.plan.request.include_usage:
             yield self.answer.usage_event(self.usage())
-        yield b"data: [DONE]\n\n"
+        yield DONE
 
     def usage(self) -> Usage:
         """The tokens so far."""
@@ -142,9 +151,16 @@ class Run:
                         or event.activations is not None):
                     choice = self._choice(event)
                     yield choice, choice.push(event)
-                event = next(self._events, None)
+                event = self._next()
         if sum(choice.finished for choice in self._choices.values()) != expected:
             raise InternalError("Inference ended without finishing every choice.")
+
+    def _next(self) -> EngineEvent | None:
+        event = next(self._events, None)
+        if event is not None:
+            self.completion_tokens += len(event.token_ids)
+            self.begun = True
+        return event
 
     def _choice(self, event: EngineEvent) -> Choice:
         index = event.prompt * self.plan.request.sampling.n + event.index

@@ -1,12 +1,14 @@
 """Connections to SQLite or PostgreSQL, and short transactions on them."""
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from frontend.errors import Unavailable
@@ -21,8 +23,10 @@ class Database:
     Never hold a transaction while Inference works. A database that can't be reached raises Unavailable.
     """
 
-    def __init__(self, url: str) -> None:
-        self.engine = _sqlite_engine(url) if is_sqlite(url) else _postgresql_engine(url)
+    def __init__(self, url: str, patience: int | None = None) -> None:
+        """`patience`: instead of PATIENCE, for what may take long."""
+        make = _sqlite_engine if is_sqlite(url) else _postgresql_engine
+        self.engine = make(url, PATIENCE if patience is None else patience)
         self._writing = self.engine.execution_options(strata_writes=True)
 
     @contextmanager
@@ -56,13 +60,14 @@ def is_sqlite(url: str) -> bool:
 def _as_unavailable() -> Iterator[None]:
     try:
         yield
-    except (OperationalError, InterfaceError, PoolTimeout) as error:
+    # InternalError: PostgreSQL ended our transaction, or does not write at all.
+    except (sqlite3.OperationalError, OperationalError, InterfaceError, InternalError, PoolTimeout) as error:
         raise Unavailable("The database does not answer. Try again in a moment.") from error
 
 
-def _sqlite_engine(url: str) -> Engine:
-    engine = create_engine(url, hide_parameters=True, pool_size=10, max_overflow=90, pool_timeout=PATIENCE,
-                           connect_args={"timeout": PATIENCE})
+def _sqlite_engine(url: str, patience: int) -> Engine:
+    engine = create_engine(url, hide_parameters=True, pool_size=10, max_overflow=90, pool_timeout=patience,
+                           connect_args={"timeout": patience})
 
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, _record: object) -> None:
@@ -73,11 +78,37 @@ def _sqlite_engine(url: str) -> Engine:
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         writes = connection.get_execution_options().get("strata_writes", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        # The driver's own cursor: SQLAlchemy's way to it would take longer than SQLite does.
+        connection.connection.cursor().execute("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
 
 
-def _postgresql_engine(url: str) -> Engine:
-    return create_engine(url, hide_parameters=True, pool_size=10, max_overflow=90, pool_timeout=PATIENCE,
-                         pool_pre_ping=True, connect_args={"connect_timeout": PATIENCE})
+def _postgresql_engine(url: str, patience: int) -> Engine:
+    # A client that stands still in a transaction, or waits for the locks of one, is the server's to end.
+    options = f"-c lock_timeout={patience}s -c idle_in_transaction_session_timeout={2 * patience}s"
+    engine = create_engine(url, hide_parameters=True, pool_size=10, max_overflow=90, pool_timeout=patience,
+                           pool_pre_ping=True, connect_args={"connect_timeout": PATIENCE, "options": options})
+
+    @event.listens_for(engine, "do_connect")
+    def _connect(_dialect: object, _record: object, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        connection = _PatientConnection.connect(*arguments, **named)
+        connection.patience = patience
+        return connection
+
+    return engine
+
+
+class _PatientConnection(psycopg.Connection[Any]):
+    """A connection that gives a server so many seconds to answer: psycopg itself would wait for ever."""
+
+    patience = PATIENCE
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """Wait for the server. Where it does not answer, nothing can be said to it any more, so the connection ends."""
+        try:
+            return super().wait(gen, interval, self.patience if timeout is None else timeout)
+        except psycopg.OperationalError:
+            if self.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
+                self.close()
+            raise

@@ -17,6 +17,8 @@ from frontend.db.engine import Database
 
 #: PostgreSQL's advisory locks are numbers; this one is Strata's for migrations.
 _ADVISORY_LOCK = 7_164_921
+#: Seconds that one statement of a migration may take, or wait for another process that migrates.
+MIGRATION_PATIENCE = 3600
 
 
 class MigrationError(Exception):
@@ -35,7 +37,7 @@ def migrate(database: Database) -> None:
     with database.read() as connection:
         if _version(connection) == newest:
             return
-    with _file_lock(file), database.write() as connection:
+    with _file_lock(file), _unhurried(database) as connection:
         if file is None:
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
         config.attributes["connection"] = connection
@@ -43,6 +45,16 @@ def migrate(database: Database) -> None:
             command.upgrade(config, "head")
         except CommandError as error:
             raise MigrationError(f"The database does not fit this version of Strata: {error}") from error
+
+
+@contextmanager
+def _unhurried(database: Database) -> Iterator[Connection]:
+    patient = Database(database.engine.url.render_as_string(hide_password=False), MIGRATION_PATIENCE)
+    try:
+        with patient.write() as connection:
+            yield connection
+    finally:
+        patient.close()
 
 
 def _version(connection: Connection) -> str | None:

@@ -3,7 +3,19 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from sqlalchemy import Boolean, Column, DateTime, ForeignKey, Index, MetaData, String, Table
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
@@ -60,5 +72,37 @@ api_keys = Table(
     Column("expires_at", Moment),
     Column("revoked_at", Moment),
     Column("last_used_at", Moment),
+    # The key that takes this one's place; this one expires when the overlap ends.
+    Column("replaced_by", String(32), ForeignKey("api_keys.id")),
     Index(None, "account_id"),
+)
+
+invitations = Table(
+    "invitations", metadata,
+    Column("id", String(32), primary_key=True),
+    Column("account_id", String(32), ForeignKey(accounts.c.id), nullable=False),
+    Column("sha256", String(64), nullable=False, unique=True),
+    Column("created_at", Moment, nullable=False),
+    Column("expires_at", Moment, nullable=False),
+    Column("accepted_at", Moment),
+    Index(None, "account_id"),
+)
+
+# Append-only: triggers refuse everything but inserts.
+audit_events = Table(
+    "audit_events", metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("at", Moment, nullable=False),
+    # An account's id, or `cli:` and the name of a user of the machine, or `system`.
+    Column("actor", String(254), nullable=False),
+    # An IP address or a host's name.
+    Column("origin", String(254), nullable=False),
+    Column("action", String(64), nullable=False),
+    # The id of what was acted on, and the account that it belongs to. No foreign keys: the log outlives what it names.
+    Column("subject", String(64), nullable=False),
+    Column("account_id", String(32)),
+    Column("details", Text, nullable=False),
+    Index("ix_audit_events_account_id", "account_id", "id"),
+    Index("ix_audit_events_actor", "actor", "id"),
+    sqlite_autoincrement=True,
 )

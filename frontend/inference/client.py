@@ -87,6 +87,10 @@ class Inference:
         self._cards[model] = (time.monotonic(), card)
         return card
 
+    def knows(self, model: str) -> bool:
+        """Whether a model was ever found to be served; asks nobody."""
+        return model in self._cards
+
     def state(self, model: str) -> str:
         """`warm`, `loading` or `cold`: Triton's own state of the engine, asked for now."""
         return self.states([model])[model]

@@ -25,10 +25,13 @@ class Warmth:
     """What the keeper knows of the models: which of them it has seen whole, and which failed to load when."""
 
     def __init__(
-        self, inference: Inference, models: Collection[str], clock: Callable[[], float] = time.monotonic
+        self, inference: Inference, models: Collection[str], may_load: Callable[[str], bool],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`may_load` says whether a model may be loaded now, or the Spend limit forbids it."""
         self._inference = inference
         self._models = models
+        self._may_load = may_load
         self._clock = clock
         self._reachable = True
         #: Models that were loaded engine and ensemble, and have been Warm ever since.
@@ -79,7 +82,7 @@ class Warmth:
     def _load(self, model: str) -> None:
         """Load engine and ensemble; Triton leaves alone what it already has."""
         pause, until = self._paused.get(model, (FIRST_PAUSE, 0.0))
-        if self._clock() < until:
+        if self._clock() < until or not self._may_load(model):
             return
         started = self._clock()
         log.info("model_loading", model=model)

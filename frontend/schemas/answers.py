@@ -193,6 +193,35 @@ class CompletionChunkSchema(CompletionAnswerSchema):
     usage = fields.Nested(UsageSchema, allow_none=True)
 
 
+class BalanceSchema(AnswerSchema):
+    """An account's tokens: granted = available + held + charged."""
+
+    granted = StrictInteger(0, required=True)
+    available = StrictInteger(0, required=True)
+    held = StrictInteger(0, required=True)
+    charged = StrictInteger(0, required=True)
+
+
+class DayUsageSchema(AnswerSchema):
+    """One day of one model. A request that failed before its answer counts as one and is not charged."""
+
+    day = fields.String(required=True, metadata={"format": "date"})
+    model = StrictString(required=True)
+    requests = StrictInteger(1, required=True)
+    prompt_tokens = StrictInteger(0, required=True)
+    completion_tokens = StrictInteger(0, required=True)
+    total_tokens = StrictInteger(0, required=True)
+    charged = StrictInteger(0, required=True)
+
+
+class UsageReportSchema(AnswerSchema):
+    """The answer of GET /v1/usage."""
+
+    object = _constant("usage")
+    tokens = fields.Nested(BalanceSchema, required=True)
+    days = fields.List(fields.Nested(DayUsageSchema), required=True)
+
+
 class HealthSchema(AnswerSchema):
     """This process lives."""
 

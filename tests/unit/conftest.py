@@ -20,12 +20,25 @@ NOBODY = "127.0.0.1:9"
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def database_url(tmp_path: Path) -> str:
+    """An empty database: a SQLite of its own, unless tests override this."""
+    return f"sqlite:///{tmp_path / 'strata.db'}"
+
+
+@pytest.fixture
+def redis_url() -> str:
+    """A Redis that is away, unless tests override this."""
+    return f"redis://{NOBODY}"
+
+
+@pytest.fixture
+def settings(tmp_path: Path, database_url: str, redis_url: str) -> Settings:
     """Settings of an installation of its own."""
     return Settings(
-        port=8080, home=tmp_path, database_url=f"sqlite:///{tmp_path / 'strata.db'}", redis_url=f"redis://{NOBODY}",
-        triton_urls=NOBODY, models=("tiny-llama",), max_body_bytes=2**20, max_total_tokens=32_000,
-        request_timeout_seconds=5, log_level="info",
+        port=8080, home=tmp_path, database_url=database_url, redis_url=redis_url,
+        triton_urls=NOBODY, models=("tiny-llama",), metrics_address=("127.0.0.1", 9), max_body_bytes=2**20,
+        max_total_tokens=32_000, request_timeout_seconds=5, requests_per_minute=600, active_requests=16,
+        waiting_requests=64, threads=256, hold_lease_seconds=30, log_level="info",
     )
 
 

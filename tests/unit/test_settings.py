@@ -22,8 +22,10 @@ def test_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path.resolve() / ".strata"
     assert settings == Settings(
         port=8080, home=home, database_url=f"sqlite:///{home}/strata.db", redis_url=f"unix://{home}/valkey.sock",
-        triton_urls="127.0.0.1:8001", models=("smollm2-135m",), max_body_bytes=16 * 2**20, max_total_tokens=32_000,
-        request_timeout_seconds=600, log_level="info",
+        triton_urls="127.0.0.1:8001", models=("smollm2-135m",), metrics_address=("127.0.0.1", 8003),
+        max_body_bytes=16 * 2**20, max_total_tokens=32_000, request_timeout_seconds=600,
+        requests_per_minute=600, active_requests=16, waiting_requests=64, threads=256, hold_lease_seconds=30,
+        log_level="info",
     )
 
 
@@ -37,6 +39,8 @@ def test_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("STRATA_DATABASE_URL", "postgresql://u:p@h/d", "database_url", "postgresql+psycopg://u:p@h/d"),
     ("STRATA_REDIS_URL", "rediss://h:1/0", "redis_url", "rediss://h:1/0"),
     ("STRATA_TRITON_GRPC_PORT", "9001", "triton_urls", "127.0.0.1:9001"),
+    ("STRATA_METRICS_ADDRESS", "0.0.0.0:9100", "metrics_address", ("0.0.0.0", 9100)),
+    ("STRATA_METRICS_ADDRESS", "[::1]:9100", "metrics_address", ("::1", 9100)),
     ("STRATA_TRITON_URLS", "triton:8001", "triton_urls", "triton:8001"),
     ("STRATA_TRITON_URLS", "[::1]:8001", "triton_urls", "[::1]:8001"),
     ("STRATA_TRITON_URLS", "llama-8b=a:1, llama-70b=b:2", "triton_urls", {"llama-8b": "a:1", "llama-70b": "b:2"}),
@@ -49,7 +53,7 @@ def test_each_setting(monkeypatch: pytest.MonkeyPatch, name: str, text: str, fie
 @pytest.mark.parametrize(("name", "text"), [
     ("STRATA_PORT", ""), ("STRATA_PORT", "http"), ("STRATA_PORT", "0"), ("STRATA_PORT", "65536"),
     ("STRATA_PORT", "80.0"), ("STRATA_PORT", "8_0"), ("STRATA_PORT", "１"), ("STRATA_HOME", " "),
-    ("STRATA_MAX_BODY_MB", "0"),
+    ("STRATA_MAX_BODY_MB", "0"), ("STRATA_METRICS_ADDRESS", "9100"), ("STRATA_METRICS_ADDRESS", "localhost:0"),
     ("STRATA_MAX_TOTAL_TOKENS", "-1"), ("STRATA_REQUEST_TIMEOUT", "0"), ("STRATA_REQUEST_TIMEOUT", "inf"),
     ("STRATA_REQUEST_TIMEOUT", "nan"), ("STRATA_LOG_LEVEL", "loud"), ("STRATA_MODELS", ","), ("STRATA_MODELS", "a,a"),
     ("STRATA_MODELS", "../x"), ("STRATA_DATABASE_URL", "mysql://x"), ("STRATA_REDIS_URL", "localhost"),

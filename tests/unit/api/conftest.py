@@ -1,14 +1,22 @@
-"""The whole application, with no Triton and no Redis behind it."""
+"""The whole application, with no Triton behind it."""
 from __future__ import annotations
 
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from frontend.accounts.service import create_account, create_key
+from frontend.accounts.api_keys import create_key
+from frontend.accounts.audit import SYSTEM
+from frontend.accounts.service import create_account
 from frontend.app import create_app
 from frontend.db import Database
 from frontend.settings import Settings
+from tests.valkey import Valkey
+
+
+@pytest.fixture
+def redis_url(valkey: Valkey) -> str:
+    return valkey.url
 
 
 @pytest.fixture
@@ -23,7 +31,7 @@ def anonymous(app: Flask) -> FlaskClient:
 
 @pytest.fixture
 def key(database: Database) -> str:
-    return create_key(database, create_account(database, "ada@example.org"), "tests")[1]
+    return create_key(database, SYSTEM, create_account(database, SYSTEM, "ada@example.org"), "tests")[1]
 
 
 @pytest.fixture

@@ -1,17 +1,17 @@
 """A request needs a good key; a bad one is answered alike, whatever is wrong with it."""
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import update
 
+from frontend.accounts.api_keys import create_key, revoke_key, rotate_key
+from frontend.accounts.audit import SYSTEM
 from frontend.accounts.keys import new_key
-from frontend.accounts.service import create_account, create_key, revoke_key
+from frontend.accounts.service import create_account, set_disabled
 from frontend.db import Database
-from frontend.db.tables import accounts
 
 GUARDED = [
     ("GET", "/v1/models", None), ("GET", "/v1/models/tiny-llama", None),
@@ -22,14 +22,14 @@ GUARDED = [
 
 @pytest.fixture
 def bad_keys(database: Database, key: str) -> dict[str, str | None]:
-    account = create_account(database, "eve@example.org")
-    revoked, revoked_secret = create_key(database, account, "revoked")
-    revoke_key(database, revoked.id)
-    _, expired = create_key(database, account, "expired", expires_at=datetime.now(UTC) - timedelta(seconds=1))
-    disabled = create_account(database, "mallory@example.org")
-    _, of_disabled = create_key(database, disabled, "disabled")
-    with database.write() as connection:
-        connection.execute(update(accounts).where(accounts.c.id == disabled.id).values(disabled=True))
+    account = create_account(database, SYSTEM, "eve@example.org")
+    revoked, revoked_secret = create_key(database, SYSTEM, account, "revoked")
+    revoke_key(database, SYSTEM, revoked.id)
+    rotated, expired = create_key(database, SYSTEM, account, "expired")
+    rotate_key(database, SYSTEM, rotated.id, overlap=timedelta(0))
+    disabled = create_account(database, SYSTEM, "mallory@example.org")
+    _, of_disabled = create_key(database, SYSTEM, disabled, "disabled")
+    set_disabled(database, SYSTEM, disabled, True)
     return {
         "missing": None, "empty": "", "no scheme": key, "another scheme": f"Basic {key}", "no key": "Bearer",
         "malformed": "Bearer strata-x", "unknown": f"Bearer {new_key().secret}", "mistyped": f"Bearer {key[:-1]}",
@@ -64,16 +64,16 @@ def test_the_scheme_is_of_any_case(app: Flask, key: str) -> None:
 
 
 def test_revoking_counts_from_the_next_request_on(app: Flask, database: Database) -> None:
-    key, secret = create_key(database, create_account(database, "grace@example.org"), "short")
+    key, secret = create_key(database, SYSTEM, create_account(database, SYSTEM, "grace@example.org"), "short")
     headers = {"Authorization": f"Bearer {secret}"}
     assert app.test_client().get("/v1/models", headers=headers).status_code == 503
-    revoke_key(database, key.id)
+    revoke_key(database, SYSTEM, key.id)
     assert app.test_client().get("/v1/models", headers=headers).status_code == 401
 
 
 def test_a_key_without_the_scope_is_refused_with_403(app: Flask, database: Database) -> None:
-    account = create_account(database, "alan@example.org")
-    _, secret = create_key(database, account, "usage only", frozenset({"usage:read"}))
+    account = create_account(database, SYSTEM, "alan@example.org")
+    _, secret = create_key(database, SYSTEM, account, "usage only", frozenset({"usage:read"}))
     headers = {"Authorization": f"Bearer {secret}"}
     for method, path, body in GUARDED:
         answer = app.test_client().open(path, method=method, json=body, headers=headers)

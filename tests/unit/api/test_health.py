@@ -1,7 +1,15 @@
 """/healthz speaks for the process alone; /readyz names each part that does not answer."""
 from __future__ import annotations
 
+import pytest
 from flask.testing import FlaskClient
+
+from tests.unit.conftest import NOBODY
+
+
+@pytest.fixture
+def redis_url() -> str:
+    return f"redis://{NOBODY}"
 
 
 def test_the_process_is_healthy_without_any_other_part(anonymous: FlaskClient) -> None:

@@ -14,10 +14,12 @@ from deploy.local import lock, preflight
 from deploy.local.preflight import GIB, available_memory
 from deploy.local.settings import REPOSITORY, Settings, SettingsError
 
+PORTS = ("STRATA_PORT", "STRATA_TRITON_GRPC_PORT", "STRATA_TRITON_METRICS_PORT", "STRATA_METRICS_PORT")
+
 
 def settings(home: Path, **environment: str) -> Settings:
-    ports = {"STRATA_PORT": "0", "STRATA_TRITON_GRPC_PORT": "0", "STRATA_TRITON_METRICS_PORT": "0"}
-    for name in ports:
+    ports = {}
+    for name in PORTS:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             ports[name] = str(free.getsockname()[1])
@@ -34,7 +36,7 @@ def busy_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-@pytest.mark.parametrize("name", ["STRATA_PORT", "STRATA_TRITON_GRPC_PORT", "STRATA_TRITON_METRICS_PORT"])
+@pytest.mark.parametrize("name", PORTS)
 def test_a_port_in_use(
     tmp_path: Path, busy_port: int, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

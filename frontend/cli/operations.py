@@ -1,0 +1,37 @@
+"""`strata setup` and `strata keeper`: what runs beside the API, started by the launcher or by whoever deploys it."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from frontend import logs
+from frontend.accounts.first_start import ensure_admin, ensure_demo_key, ensure_demo_tokens
+from frontend.cli.shared import open_database
+from frontend.settings import Settings
+
+
+@click.command()
+@click.option("--demo-key-file", type=click.Path(dir_okay=False, path_type=Path), required=True,
+              help="Where the demo key is kept, readable by its owner only.")
+def setup(demo_key_file: Path) -> None:
+    """Bring the database up to date and make what a new installation needs.
+
+    That is an admin's account, and an API key and tokens to try things with. Running it again changes nothing; when the
+    key's file is lost, the old demo key is revoked and a new one is made.
+    """
+    with open_database() as database:
+        admin = ensure_admin(database)
+        ensure_demo_tokens(database, admin)
+        made = ensure_demo_key(database, admin, demo_key_file)
+    click.echo(f"{'A new demo key is' if made else 'The demo key is'} in {demo_key_file}", err=True)
+
+
+@click.command()
+def keeper() -> None:
+    """Run the keeper, which keeps models Warm, until it is told to stop."""
+    from frontend.keeper import run  # it speaks to Triton, which no other command needs
+
+    settings = Settings.from_environment()
+    logs.configure(settings.log_level)
+    run(settings)

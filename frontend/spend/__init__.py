@@ -1,0 +1,1 @@
+"""Spend: what engines cost while they are up, and the limits on it."""

@@ -1,0 +1,105 @@
+"""Counts how long engines are up, so that they can be paid for: each moment once, and only moments that were seen."""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection
+
+from frontend.db import Database
+from frontend.db import spend as rows
+from frontend.db.token_records import Uptime
+from frontend.errors import ApiError
+from frontend.inference import Inference, ModelCard
+from frontend.spend.limits import MICROS, month_of
+
+#: An engine that was up at two looks counts as up between them if they are at most so many seconds apart.
+LONGEST_GAP = 30.0
+_BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class _Up:
+    """A model whose engine is up. By the observer's clock: up to when that is counted, and when it was last seen."""
+
+    counted: float
+    seen: float
+
+
+class UptimeMeter:
+    """What one keeper has seen of engines. Time while nobody looked is not counted.
+
+    Several keepers may look at once: the database says up to when each model is counted. An engine that is loading
+    counts as up, since it has the GPUs already.
+    """
+
+    def __init__(
+        self, database: Database, inference: Inference, models: Collection[str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._inference = inference
+        self._models = models
+        self._clock = clock
+        self._up: dict[str, _Up] = {}
+
+    def round(self) -> None:
+        """Look once. Raises Unavailable where the database is away; what was seen is then counted the next time."""
+        try:
+            cards = [card for card in self._inference.models() if card.id in self._models]
+            states = self._inference.states([card.id for card in cards])
+        except ApiError:
+            self._up.clear()
+            return
+        at = self._clock()
+        up = [card for card in cards if states[card.id] != "cold"]
+        for model in self._up.keys() - {card.id for card in up}:
+            del self._up[model]
+        for card in up:
+            known = self._up.get(card.id)
+            if known is None or at - known.seen > LONGEST_GAP:
+                known = self._up[card.id] = _Up(at, at)
+            known.seen = at
+        for card in up:
+            self._count(card, self._up[card.id])
+
+    def _count(self, card: ModelCard, up: _Up) -> None:
+        elapsed = up.seen - up.counted
+        if elapsed <= 0:
+            return
+        with self._database.write() as connection:
+            count_uptime(connection, card.id, card.price_per_hour, timedelta(seconds=elapsed))
+        up.counted = up.seen
+
+
+def count_uptime(connection: Connection, model: str, dollars_per_hour: float, elapsed: timedelta) -> timedelta:
+    """Count that a model's engine was up for the last `elapsed`, except for what is counted already.
+
+    The interval ends now, by the database's clock. Returns what was added. Where that clock was set back, the mark lies
+    in the future: it comes back to now, and this one interval is not counted.
+    """
+    mark = rows.lock_mark(connection, model, _BEGINNING)
+    now = _whole_milliseconds(rows.now(connection))
+    start = max(mark, _whole_milliseconds(now - elapsed))
+    if start < now:
+        price = round(dollars_per_hour * MICROS)
+        for month, part in _by_month(start, now):
+            rows.add_uptime(connection, Uptime(model, month, price, part // timedelta(milliseconds=1)))
+    if mark != now:
+        rows.move_mark(connection, model, now)
+    return max(now - start, timedelta(0))
+
+
+def _by_month(start: datetime, end: datetime) -> list[tuple[str, timedelta]]:
+    """An interval of at most a month, split where a month begins (UTC)."""
+    if month_of(start) == month_of(end):
+        return [(month_of(start), end - start)]
+    boundary = end.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    parts = [(month_of(start), boundary - start), (month_of(end), end - boundary)]
+    return [(month, part) for month, part in parts if part]
+
+
+def _whole_milliseconds(moment: datetime) -> datetime:
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)

@@ -1,0 +1,92 @@
+"""A PostgreSQL that stops answering is noticed in seconds, and used again when it answers."""
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from sqlalchemy import text
+
+from frontend.db import Database
+from frontend.errors import Unavailable
+from tests.postgres import Postgres
+
+
+@pytest.fixture
+def server() -> Iterator[Postgres]:
+    """A PostgreSQL of its own, since it is made to stand still."""
+    server = Postgres.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def impatient(server: Postgres) -> Iterator[Database]:
+    database = Database(server.new_database(), patience=1)
+    yield database
+    database.close()
+
+
+def family(server: Postgres) -> list[psutil.Process]:
+    process = psutil.Process(server.process.pid)
+    return [process, *process.children(recursive=True)]
+
+
+def test_a_server_that_stands_still_is_unavailable_and_then_back(server: Postgres, impatient: Database) -> None:
+    impatient.ping()
+    stopped = family(server)
+    for process in stopped:
+        process.send_signal(signal.SIGSTOP)
+    started = time.monotonic()
+    with pytest.raises(Unavailable):
+        impatient.ping()
+    waited = time.monotonic() - started
+    for process in stopped:
+        process.send_signal(signal.SIGCONT)
+    impatient.ping()
+    assert waited < 30  # for ever, without a patience of ours
+
+
+def test_it_may_also_stop_in_the_middle_of_a_transaction(server: Postgres, impatient: Database) -> None:
+    def work() -> None:
+        with impatient.write() as connection:
+            connection.execute(text("CREATE TABLE t (n integer)"))
+            connection.execute(text("SELECT pg_sleep(60)"))
+
+    with pytest.raises(Unavailable):
+        work()
+    with impatient.read() as connection:
+        assert connection.execute(text("SELECT to_regclass('t')")).scalar_one() is None
+
+
+def test_a_lock_that_somebody_else_keeps_is_not_waited_for_for_ever(server: Postgres, impatient: Database) -> None:
+    with impatient.write() as connection:
+        connection.execute(text("CREATE TABLE t (n integer)"))
+
+    def work() -> None:
+        with impatient.write() as connection:
+            connection.execute(text("INSERT INTO t VALUES (1)"))
+
+    with impatient.write() as connection:
+        connection.execute(text("LOCK TABLE t"))
+        with pytest.raises(Unavailable):
+            work()
+    work()
+
+
+def test_a_client_that_stands_still_in_a_transaction_loses_it(server: Postgres, impatient: Database) -> None:
+    with impatient.write() as connection:
+        connection.execute(text("CREATE TABLE t (n integer)"))
+
+    def stand_still() -> None:
+        with impatient.write() as connection:
+            connection.execute(text("LOCK TABLE t"))
+            time.sleep(2.5)
+            connection.execute(text("SELECT 1"))
+
+    with pytest.raises(Unavailable):
+        stand_still()
+    with impatient.write() as connection:
+        connection.execute(text("INSERT INTO t VALUES (1)"))

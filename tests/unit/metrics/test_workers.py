@@ -1,0 +1,136 @@
+"""Metrics of a real gunicorn with several workers, read on the address that they share."""
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.frontend import Frontend, get
+
+
+@pytest.fixture(scope="module")
+def frontend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
+    running = Frontend.start(tmp_path_factory.mktemp("home"), workers=2)
+    yield running
+    running.stop()
+
+
+def wait_until(true: Callable[[], bool], patience: float = 30.0) -> None:
+    deadline = time.monotonic() + patience
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def series(frontend: Frontend) -> set[tuple[str, ...]]:
+    return {(sample.name, *sample.labels.values()) for sample in frontend.samples()}
+
+
+def test_every_workers_requests_are_counted(frontend: Frontend) -> None:
+    before = frontend.total("strata_requests_total", route="/v1/models")
+    with ThreadPoolExecutor(8) as pool:
+        codes = list(pool.map(lambda _: get(f"{frontend.url}/v1/models").status_code, range(200)))
+    assert codes == [401] * 200
+    labels = {"route": "/v1/models", "method": "GET", "status": "401", "code": "invalid_api_key", "model": ""}
+    wait_until(lambda: frontend.total("strata_requests_total", **labels) == before + 200)
+    assert frontend.total("strata_request_seconds_count", route="/v1/models") == before + 200
+    counted = [file for file in (frontend.home / "metrics").glob("counter_*.db") if b"/v1/models" in file.read_bytes()]
+    assert len(counted) > 1
+
+
+def test_what_callers_make_up_makes_no_series(frontend: Frontend) -> None:
+    def ask(number: int) -> None:
+        get(f"{frontend.url}/made-up/{number}")
+        get(f"{frontend.url}/v1/models/made-up-{number}")
+        httpx.request(f"MADE{number}", f"{frontend.url}/v1/models")
+        httpx.post(f"{frontend.url}/v1/completions", json={"model": f"made-up-{number}", "prompt": "x"})
+        httpx.post(f"{frontend.url}/v1/tokenize", json={"model": f"made-up-{number}", "prompt": "x"})
+
+    ask(0)
+    first = frontend.total("strata_requests_total")
+    wait_until(lambda: frontend.total("strata_requests_total") == first)
+    known = series(frontend)
+    for number in range(1, 10):
+        ask(number)
+    wait_until(lambda: frontend.total("strata_requests_total") == first + 45)
+    assert series(frontend) == known
+    assert "made-up" not in str(known)
+    assert "MADE" not in str(known)
+
+
+def test_the_public_address_has_no_metrics(frontend: Frontend) -> None:
+    for path in ("/metrics", "/metrics/", "//metrics"):
+        answer = get(frontend.url + path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    host = f"127.0.0.1:{frontend.metrics_port}"
+    assert get(f"{frontend.url}/metrics", Host=host).status_code == 404
+    for other in {entry[4][0] for entry in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}:
+        if not other.startswith("127."):
+            with pytest.raises(OSError, match="refused"):
+                socket.create_connection((other, frontend.metrics_port), timeout=5)
+
+
+def test_counts_outlive_workers_and_their_files_do_not(frontend: Frontend) -> None:
+    folder = frontend.home / "metrics"
+    get(f"{frontend.url}/healthz")
+    for _ in range(2):
+        before = frontend.total("strata_requests_total", route="/healthz")
+        old = frontend.workers()
+        for worker in old:
+            os.kill(worker.pid, signal.SIGKILL)
+        booted = frontend.output().count("Booting worker")
+        wait_until(lambda booted=booted: frontend.output().count("Booting worker") == booted + 2)  # type: ignore[misc]
+        wait_until(frontend.answers)
+        wait_until(lambda old=old: not any(  # type: ignore[misc]
+            file for worker in old for file in folder.glob(f"*_{worker.pid}.db")))
+        assert frontend.total("strata_requests_total", route="/healthz") >= before
+        assert len(list(folder.glob("*.db"))) <= 2 + 3 * 2
+
+
+def test_readers_see_no_counter_go_down_while_workers_die(frontend: Frontend) -> None:
+    seen: list[float] = []
+    for victim in frontend.workers():
+        for _ in range(10):
+            get(f"{frontend.url}/healthz")
+            with suppress(httpx.TransportError):  # the worker that was answering died
+                seen.append(frontend.total("strata_requests_total", route="/healthz"))
+            if victim.is_running():
+                os.kill(victim.pid, signal.SIGKILL)
+    assert len(seen) > 5
+    assert seen == sorted(seen)
+
+
+def test_a_new_start_counts_from_nothing(tmp_path: Path) -> None:
+    for _ in range(2):
+        running = Frontend.start(tmp_path, workers=1)
+        get(f"{running.url}/v1/models")
+        wait_until(lambda running=running: running.total(  # type: ignore[misc]
+            "strata_requests_total", route="/v1/models") == 1)
+        running.process.kill()
+        running.process.wait()
+        running.stop()
+
+
+def test_a_second_frontend_in_one_home_ends_with_one_line(frontend: Frontend) -> None:
+    before = frontend.total("strata_requests_total")
+    second = Frontend.launch(frontend.home / "second", workers=1, STRATA_HOME=str(frontend.home))
+    assert second.process.wait(60) == 1
+    assert "strata: another frontend counts in" in second.output()
+    assert "Traceback" not in second.output()
+    assert frontend.total("strata_requests_total") >= before
+
+
+def test_a_metrics_address_in_use_ends_with_one_line(tmp_path: Path, frontend: Frontend) -> None:
+    taken = f"127.0.0.1:{frontend.metrics_port}"
+    second = Frontend.launch(tmp_path, workers=1, STRATA_METRICS_ADDRESS=taken)
+    assert second.process.wait(60) == 1
+    assert f"strata: cannot serve metrics on {taken} (Address already in use" in second.output()
+    assert "Traceback" not in second.output()
