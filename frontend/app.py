@@ -23,6 +23,8 @@ from frontend.limits.slots import Slots
 from frontend.limits.store import connect
 from frontend.limits.threads import Threads
 from frontend.settings import Settings
+from frontend.warmth.places import Places
+from frontend.warmth.records import Records
 
 _log = structlog.get_logger(__name__)
 
@@ -39,10 +41,11 @@ def create_app(settings: Settings | None = None) -> Flask:
     # A path is what it says: no redirect, which would lose the body of a POST.
     app.url_map.strict_slashes = True
     app.url_map.merge_slashes = False
-    redis = connect(settings.redis_url)
+    redis, inference = connect(settings.redis_url), Inference(settings.triton_urls)
     app.extensions[EXTENSION] = Parts(
-        settings, database, redis, Inference(settings.triton_urls), Rate(settings.redis_url, redis), Slots(redis),
-        Threads(settings.threads), Leases(database, settings.hold_lease_seconds))
+        settings, database, redis, inference, Rate(settings.redis_url, redis), Slots(redis), Threads(settings.threads),
+        Leases(database, settings.hold_lease_seconds), Places(redis, inference, settings.load_timeout_seconds),
+        Records(redis))
     handle_errors(app, settings.max_body_bytes)
     _identify_requests(app)
     count_requests(app)

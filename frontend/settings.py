@@ -13,6 +13,7 @@ from environs import Env, EnvError
 
 MODEL_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _ADDRESS = re.compile(r"[^\s=,:/]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}")
+_URLS = "must be host:port, or id=host:port for each model, separated by commas; | between several Tritons of the same"
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -22,19 +23,22 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment decided. `triton_urls` is one gRPC address, or one for each model id; `metrics_address` is
-    the host and port of GET /metrics."""
+    """What the environment decided. `triton_urls` are the gRPC addresses of Tritons that all serve every model, or
+    those of each model id; `metrics_address` is the host and port of GET /metrics; `max_loaded` is for each Triton,
+    None for as many as are wanted."""
 
     port: int
     home: Path
     database_url: str
     redis_url: str
-    triton_urls: str | Mapping[str, str]
+    triton_urls: tuple[str, ...] | Mapping[str, tuple[str, ...]]
     models: tuple[str, ...]
     metrics_address: tuple[str, int]
     max_body_bytes: int
     max_total_tokens: int
     request_timeout_seconds: float
+    load_timeout_seconds: float
+    max_loaded: int | None
     requests_per_minute: int
     active_requests: int
     waiting_requests: int
@@ -51,12 +55,14 @@ class Settings:
             home=home,
             database_url=_read("STRATA_DATABASE_URL", f"sqlite:///{home / 'strata.db'}", _database_url),
             redis_url=_read("STRATA_REDIS_URL", f"unix://{home / 'valkey.sock'}", _redis_url),
-            triton_urls=_read("STRATA_TRITON_URLS", f"127.0.0.1:{_grpc_port()}", _triton_urls),
+            triton_urls=_read("STRATA_TRITON_URLS", (f"127.0.0.1:{_grpc_port()}",), _triton_urls),
             models=_read("STRATA_MODELS", ("smollm2-135m",), _models),
             metrics_address=_read("STRATA_METRICS_ADDRESS", ("127.0.0.1", 8003), _address),
             max_body_bytes=_read("STRATA_MAX_BODY_MB", 16, _whole(1, 1024)) * 1024 * 1024,
             max_total_tokens=_read("STRATA_MAX_TOTAL_TOKENS", 32_000, _whole(1, 2**31 - 1)),
             request_timeout_seconds=_read("STRATA_REQUEST_TIMEOUT", 600.0, _seconds),
+            load_timeout_seconds=_read("STRATA_LOAD_TIMEOUT_SECONDS", 900.0, _seconds),
+            max_loaded=_read("STRATA_MAX_LOADED", None, _whole(1, 1000)),
             requests_per_minute=_read("STRATA_REQUESTS_PER_MINUTE", 600, _whole(1, 1_000_000)),
             active_requests=_read("STRATA_ACTIVE_REQUESTS", 16, _whole(1, 100_000)),
             waiting_requests=_read("STRATA_WAITING_REQUESTS", 64, _whole(0, 100_000)),
@@ -133,18 +139,25 @@ def _models(text: str) -> tuple[str, ...]:
     return models
 
 
-def _triton_urls(text: str) -> str | Mapping[str, str]:
-    """Either `host:port`, or `id=host:port,id2=host:port`."""
+def _triton_urls(text: str) -> tuple[str, ...] | Mapping[str, tuple[str, ...]]:
+    """Either `host:port|host:port`, or `id=host:port|host:port,id2=host:port`."""
     if "=" not in text:
-        if not _ADDRESS.fullmatch(text):
-            raise ValueError("must be host:port, or id=host:port for each model, separated by commas")
-        return text
-    urls: dict[str, str] = {}
+        return _addresses(text)
+    urls: dict[str, tuple[str, ...]] = {}
     for item in text.split(","):
-        model, _, address = item.strip().partition("=")
-        if not MODEL_ID.fullmatch(model) or not _ADDRESS.fullmatch(address):
-            raise ValueError("must be host:port, or id=host:port for each model, separated by commas")
+        model, _, addresses = item.strip().partition("=")
+        if not MODEL_ID.fullmatch(model):
+            raise ValueError(_URLS)
         if model in urls:
             raise ValueError(f"names {model} twice")
-        urls[model] = address
+        urls[model] = _addresses(addresses)
     return MappingProxyType(urls)
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    addresses = tuple(item.strip() for item in text.split("|"))
+    if not all(_ADDRESS.fullmatch(address) for address in addresses):
+        raise ValueError(_URLS)
+    if len(set(addresses)) < len(addresses):
+        raise ValueError("names an address twice")
+    return addresses

@@ -31,6 +31,10 @@ class Model:
     gpu_shape: str
     price_per_hour: float
     warm: str
+    idle_minutes: float
+    warm_windows: list[str]
+    max_requests: int
+    max_queue: int
     max_logprobs: int
     full_vocab_max_prompt_tokens: int
     full_vocab_max_completion_tokens: int

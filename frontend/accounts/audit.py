@@ -31,6 +31,11 @@ class Action(StrEnum):
     LIMITS_SET = "limits:set"
     SPEND_LIMIT_SET = "spend_limit:set"
     USAGE_EXPORT = "usage:export"
+    MODEL_POLICY = "model:policy"
+    MODEL_LOAD = "model:load"
+    MODEL_UNLOAD = "model:unload"
+    TRITON_DRAIN = "triton:drain"
+    TRITON_UNDRAIN = "triton:undrain"
 
 
 @dataclass(frozen=True)

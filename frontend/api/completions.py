@@ -2,9 +2,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 
 import orjson
 import structlog
@@ -20,40 +19,25 @@ from frontend.api.counting import GONE, Observation, observation
 from frontend.api.disconnect import DisconnectWatcher
 from frontend.api.parts import parts
 from frontend.api.quota import note_available, turn
+from frontend.api.start import Cancellation, Start
 from frontend.budgets.booking import Booking
 from frontend.budgets.clamp import Need
 from frontend.budgets.holds import Order
 from frontend.completions.plan import Plan
 from frontend.completions.walk import DONE, Limits, Run, plan_request
-from frontend.errors import BudgetExceeded, InternalError, SpendCap, Unavailable
+from frontend.errors import InternalError, Unavailable
 from frontend.inference import Cancelled
 from frontend.limits.slots import ClientLeft
-from frontend.metrics import events
 from frontend.schemas.completions import load_completion
+from frontend.warmth.places import while_away
 
 bp = Blueprint("completions", __name__)
 _log = structlog.get_logger(__name__)
 _watcher = DisconnectWatcher()
-
-
-class Cancellation:
-    """Cancels the work on the engine once, also when the client left before that work began."""
-
-    def __init__(self) -> None:
-        self._cancel: Callable[[], object] | None = None
-        self._fired = False
-
-    def arm(self, cancel: Callable[[], object]) -> None:
-        """The work has begun, and `cancel` stops it."""
-        self._cancel = cancel
-        if self._fired:
-            cancel()
-
-    def fire(self) -> None:
-        """The client has gone."""
-        self._fired = True
-        if self._cancel is not None:
-            self._cancel()
+#: Seconds that a stream waits for its model before its head is sent, and between two comments after that.
+MOMENT, COMMENT_EVERY = 10.0, 15.0
+#: The header that says that max_tokens had to be lowered.
+LOWERED = "X-Strata-Max-Tokens"
 
 
 @bp.post("/v1/completions")
@@ -70,54 +54,66 @@ def create_completion() -> Response:
     cancellation = Cancellation()
     with ExitStack() as stack:
         stack.enter_context(_watcher.watch(request.environ, cancellation.fire))
-        booking: Booking | None = None
+        start: Start | None = None
         try:
             stack.enter_context(turn(caller, settings.request_timeout_seconds, cancellation.arm))
             limits = Limits(settings.max_total_tokens, max(deadline - time.monotonic(), 1.0))
-            wanted = plan_request(asked, inference, limits)
+            patience = settings.load_timeout_seconds if _is_served(asked.model) else 0.0
+            plan = while_away(lambda: plan_request(asked, inference, limits), patience, cancellation.fired)
             if as_file:
-                tensor_files.check_plan(wanted)
-            booking = stack.enter_context(_book(wanted, caller, cancellation))
-            plan = replace(wanted, max_tokens=booking.hold.max_tokens)
-            run = Run(plan, inference, g.request_id, limits, cancellation.arm)
-            stack.callback(run.close)
-            booking.follow(run)
-            run.begin()
-            if asked.stream:
-                answer = _stream(run, booking, plan)
-                answer.call_on_close(stack.pop_all().close)
+                tensor_files.check_plan(plan)
+            timeout = max(deadline - time.monotonic(), 1.0)
+            visit = stack.enter_context(parts().places.visit(plan.card, caller.account_id, timeout))
+            cancellation.arm(visit.give_up)
+            start = Start(parts(), stack, visit, plan, _order(plan, caller), limits, deadline, cancellation)
+            if not visit.wait(0):
+                start.refuse_what_would_be_refused_later(caller)
+            if asked.stream and not visit.wait(MOMENT):
+                answer = _late_stream(start)
             else:
-                answer = tensor_files.answer(run.file()) if as_file else _sent(
-                    run.body(), plan, "application/json", live=False)
-                note_available(booking.settle(200, delivered=False))
+                visit.wait()
+                run = start.begin()
+                note_available(start.available)
+                if asked.stream:
+                    answer = _stream(run, start.booking)
+                else:
+                    answer = tensor_files.answer(run.file()) if as_file else _sent(
+                        run.body(), run.plan, "application/json", live=False)
+                    note_available(start.booking.settle(200, delivered=False))
+                if lowered := start.lowered():
+                    answer.headers[LOWERED] = lowered
+            if asked.stream:
+                answer.call_on_close(stack.pop_all().close)
         except (Cancelled, ClientLeft):
-            if booking is not None and booking.lost:
-                raise Unavailable("The request's tokens could not be held long enough. Send it again.") from None
+            if start is not None and start.lost:
+                raise _lost() from None
             observation().code = GONE
             return Response(status=499)  # nobody is there to read it; the number is for the log
-    if plan.max_tokens < wanted.max_tokens:
-        answer.headers["X-Strata-Max-Tokens"] = (
-            f"requested={wanted.max_tokens}, applied={plan.max_tokens}, reason=tokens")
     return answer
 
 
-def _book(plan: Plan, caller: Caller, cancellation: Cancellation) -> Booking:
-    """Hold what the plan needs, or as much of it as the caller has."""
-    order = Order(g.request_id, caller.account_id, caller.key_id, plan.card.id, request.path, plan.request.user,
-                  Need(plan.prompt_tokens, plan.choices, plan.max_tokens, plan.least_max_tokens))
-    try:
-        booking = Booking(parts().database, parts().leases, order, cancellation.fire)
-    except (BudgetExceeded, SpendCap) as error:
-        events.limit_hit("tokens" if isinstance(error, BudgetExceeded) else "spend")
-        raise
-    note_available(booking.hold.available)
-    return booking
+def _is_served(model: str) -> bool:
+    """Whether there is such a model, as far as can be told while no Triton answers."""
+    return model in parts().settings.models or parts().inference.knows(model)
 
 
-def _stream(run: Run, booking: Booking, plan: Plan) -> Response:
-    observation().first_token(plan.card.id)
-    answer = _sent(_events(run, booking, observation(), parts().settings.max_body_bytes), plan,
-                   "text/event-stream; charset=utf-8", live=True)
+def _order(plan: Plan, caller: Caller) -> Order:
+    return Order(g.request_id, caller.account_id, caller.key_id, plan.card.id, request.path, plan.request.user,
+                 Need(plan.prompt_tokens, plan.choices, plan.max_tokens, plan.least_max_tokens))
+
+
+def _stream(run: Run, booking: Booking) -> Response:
+    observation().first_token(run.plan.card.id)
+    return _live(_events(run, booking, observation(), parts().settings.max_body_bytes), run.plan)
+
+
+def _late_stream(start: Start) -> Response:
+    """A stream whose head is sent before its model is Warm, so that the connection stays open."""
+    return _live(_late_events(start, observation(), parts().settings.max_body_bytes), start.plan)
+
+
+def _live(events: Iterator[bytes], plan: Plan) -> Response:
+    answer = _sent(events, plan, "text/event-stream; charset=utf-8", live=True)
     answer.headers["Cache-Control"] = "no-cache"
     answer.headers["X-Accel-Buffering"] = "no"  # tells nginx to pass each event on at once
     return answer
@@ -172,12 +168,43 @@ def _events(run: Run, booking: Booking, seen: Observation, max_body_bytes: int) 
         if isinstance(raised, Cancelled) and not booking.lost:
             seen.code = GONE
             return
-        error = api_error(raised, max_body_bytes)
-        if booking.lost:
-            error = Unavailable("The request's tokens could not be held long enough. Send it again.")
+        error = _lost() if booking.lost else api_error(raised, max_body_bytes)
         seen.code = error.code
         log.error("a stream broke off", code=error.code, exc_info=raised)
         with suppress(Unavailable):
             whole = isinstance(error, InternalError) or run.plan.request.activations is not None
             booking.settle(error.status, charged=not whole)
         yield b"data: " + orjson.dumps(error_body(error)) + b"\n\n"
+
+
+def _late_events(start: Start, seen: Observation, max_body_bytes: int) -> Iterator[bytes]:
+    """Comments while the model is not Warm, then the events."""
+    log = _log.bind(**structlog.contextvars.get_contextvars())
+    waits = f": waiting for {start.plan.card.id} to become Warm\n\n".encode()
+    try:
+        yield waits
+        while not start.visit.wait(COMMENT_EVERY):
+            yield waits
+        run = start.begin()
+    except GeneratorExit:
+        seen.code = GONE
+        return
+    except Exception as raised:
+        if isinstance(raised, (Cancelled, ClientLeft)) and not start.lost:
+            seen.code = GONE
+            return
+        error = _lost() if start.lost else api_error(raised, max_body_bytes)
+        seen.code = error.code
+        log.error("a stream ended before it began", code=error.code, exc_info=raised)
+        with suppress(Unavailable):
+            start.settle_unused(error.status)
+        yield b"data: " + orjson.dumps(error_body(error)) + b"\n\n"
+        return
+    seen.first_token(start.plan.card.id)
+    if lowered := start.lowered():
+        yield f": {LOWERED}: {lowered}\n\n".encode()  # too late for a header
+    yield from _events(run, start.booking, seen, max_body_bytes)
+
+
+def _lost() -> Unavailable:
+    return Unavailable("The request's tokens could not be held long enough. Send it again.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from flask import Blueprint, Response
+from redis.exceptions import RedisError
 
 from frontend.api.answers import json_answer
 from frontend.api.auth import require_caller
@@ -23,7 +24,8 @@ def list_models() -> Response:
     inference = parts().inference
     cards = inference.models()
     states = inference.states([card.id for card in cards])
-    return json_answer({"object": "list", "data": [_shown(card, states[card.id]) for card in cards]})
+    return json_answer({"object": "list", "data": [
+        _shown(card, states[card.id], _seconds_to_warm(card.id, states[card.id])) for card in cards]})
 
 
 @bp.get("/v1/models/<path:model>")
@@ -33,10 +35,19 @@ def get_model(model: str) -> Response:
     observation().asked = model
     inference = parts().inference
     card = inference.model(model)
-    return json_answer(_shown(card, inference.state(card.id)))
+    state = inference.states([card.id])[card.id]
+    return json_answer(_shown(card, state, _seconds_to_warm(card.id, state)))
 
 
-def _shown(card: ModelCard, state: str) -> dict[str, Any]:
+def _seconds_to_warm(model: str, state: str) -> float | None:
+    """What the last loads took, if anybody remembers."""
+    try:
+        return parts().records.estimate(model, state)
+    except RedisError:
+        return None
+
+
+def _shown(card: ModelCard, state: str, seconds_to_warm: float | None) -> dict[str, Any]:
     return {
         "id": card.id,
         "object": "model",
@@ -46,6 +57,7 @@ def _shown(card: ModelCard, state: str) -> dict[str, Any]:
         "revision": card.revision,
         "fingerprint": card.fingerprint,
         "state": state,
+        "estimated_seconds_to_warm": seconds_to_warm,
         "gpu_shape": card.gpu_shape,
         "capabilities": {
             "max_model_len": card.max_model_len,

@@ -14,6 +14,8 @@ from frontend.limits.rate import Rate
 from frontend.limits.slots import Slots
 from frontend.limits.threads import Threads
 from frontend.settings import Settings
+from frontend.warmth.places import Places
+from frontend.warmth.records import Records
 
 EXTENSION = "strata"
 
@@ -30,6 +32,8 @@ class Parts:
     slots: Slots
     threads: Threads
     leases: Leases
+    places: Places
+    records: Records
 
 
 def parts() -> Parts:

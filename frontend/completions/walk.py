@@ -1,7 +1,8 @@
 """One completions request from its checked fields to its answer. Each step takes and returns plain data.
 
 parse (schemas) → authenticate → rate limit → wait for a slot (limits) → look up the model → tokenize → plan max_tokens
-→ hold tokens, check the Spend limit (budgets) → generate → answer → settle (budgets)
+→ wait until the model is Warm and has room (warmth) → hold tokens, check the Spend limit (budgets) → generate → answer
+→ settle (budgets)
 """
 from __future__ import annotations
 
@@ -67,7 +68,10 @@ class Run:
     thread may read them.
     """
 
-    def __init__(self, plan: Plan, inference: Inference, request_id: str, limits: Limits, on_start: OnStart) -> None:
+    def __init__(
+        self, plan: Plan, inference: Inference, address: str, request_id: str, limits: Limits, on_start: OnStart
+    ) -> None:
+        """`address` is the Triton's at which the model is Warm."""
         self.plan = plan
         self.begun = False
         self.completion_tokens = 0
@@ -79,7 +83,7 @@ class Run:
         self.answer = Answer(_completion_id(), int(time.time()), plan, names)
         engine_sampling = plan.engine_sampling()
         self._events = inference.generate(
-            plan.card.id,
+            plan.card.id, address,
             [Generation(prompt.ids, engine_sampling, plan.request.stream, plan.capture(number))
              for number, prompt in enumerate(plan.prompts)],
             request_id, limits.timeout, on_start)

@@ -12,9 +12,9 @@ from frontend.inference.events import (
     TokenizedPrompt,
     Vocabulary,
 )
-from frontend.inference.faults import Cancelled
+from frontend.inference.faults import Cancelled, LoadError, NotWarm, Unreachable
 
 __all__ = [
-    "ActivationPart", "Cancelled", "Capture", "EngineEvent", "Generation", "Inference", "LogprobRows", "ModelCard",
-    "TokenizedPrompt", "Vocabulary",
+    "ActivationPart", "Cancelled", "Capture", "EngineEvent", "Generation", "Inference", "LoadError", "LogprobRows",
+    "ModelCard", "NotWarm", "TokenizedPrompt", "Unreachable", "Vocabulary",
 ]

@@ -17,7 +17,13 @@ class ModelCard:
     gpu_shape: str
     price_per_hour: float
     created: int
+    #: The catalog's policy, which `strata models policy` may override.
     warm: str
+    idle_minutes: float
+    warm_windows: list[str]
+    #: Requests that one engine is given at once, and that may wait for all of them together.
+    max_requests: int
+    max_queue: int
     max_model_len: int
     vocab_size: int
     n_layers: int

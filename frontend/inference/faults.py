@@ -1,6 +1,8 @@
 """gRPC's failures as the errors that the API answers with."""
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import grpc
 
 from frontend.errors import ApiError, DeadlineExceeded, InferenceError, InvalidRequest, ModelUnavailable, Unavailable
@@ -13,6 +15,45 @@ _NOT_LOADED = ("is not found", "is not ready", "has no available versions", "is 
 _ENGINE_DIED = "the engine died"
 #: And that shared memory, through which large answers go, is full.
 _NO_ROOM = ("has no room for", "no shared memory")
+
+
+#: What a failed load says, by what it is about. Reasons are for users: no paths, no traces.
+_LOAD_REASONS = (
+    (("out of memory", "outofmemory", "cannot allocate memory", "no available memory", "free memory on device",
+      "available kv cache memory", "bad_alloc", "memoryerror"), "there is not enough memory for it"),
+    (("no such file", "filenotfound", "does not appear to have a file", "cannot find any model weights",
+      "is not a local folder", "is not the path to a directory"), "a part of its checkpoint is missing"),
+    (("safetensor", "headertoo", "incomplete metadata", "size mismatch", "shape mismatch", "unpickling",
+      "jsondecodeerror", "invalid json", "not a valid json"), "its checkpoint can't be read"),
+)
+
+
+@dataclass
+class LoadError(Exception):
+    """A load that failed: why, in words for users, and in Triton's; and whether that is because it went away."""
+
+    reason: str
+    details: str
+    unreachable: bool
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.details}"
+
+
+class Unreachable(Unavailable):
+    """Nobody answers where the model should be, so nothing has begun."""
+
+
+class NotWarm(ModelUnavailable):
+    """The engine was not there after all, so nothing has begun."""
+
+
+class BrokeOff(InferenceError):
+    """The engine, or its Triton, ended while it ran something."""
+
+
+#: What says something of an engine and not of a request.
+BROKEN = (Unreachable, NotWarm, BrokeOff)
 
 
 class Cancelled(Exception):
@@ -29,9 +70,33 @@ def is_gone(details: str | None) -> bool:
     return "is not healthy" in (details or "")
 
 
-def broke_off(model: str) -> InferenceError:
+def unreachable() -> Unreachable:
+    """What to raise where no Triton answers."""
+    return Unreachable("Inference can't be reached now. Try again in a moment.")
+
+
+def is_unreachable(error: grpc.RpcError) -> bool:
+    """Whether a call failed because nobody answers there, and not because of what it asked for."""
+    return error.code() == grpc.StatusCode.UNAVAILABLE and not (
+        is_not_loaded(error.details()) or is_gone(error.details()))
+
+
+def load_reason(error: grpc.RpcError) -> str:
+    """Why a model could not be started, in words for users."""
+    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return "its engine did not start in time"
+    if is_unreachable(error):
+        return "its server stopped answering while it started"
+    details = (error.details() or "").lower()
+    for signs, reason in _LOAD_REASONS:
+        if any(sign in details for sign in signs):
+            return reason
+    return "its engine did not start"
+
+
+def broke_off(model: str) -> BrokeOff:
     """What to raise for work that had begun, or may have, and that nothing answers for any more."""
-    return InferenceError(f"Inference broke off while it ran {model!r}. Send the request again.")
+    return BrokeOff(f"Inference broke off while it ran {model!r}. Send the request again.")
 
 
 def api_error(error: grpc.RpcError, model: str, started: bool = False) -> ApiError:
@@ -42,7 +107,7 @@ def api_error(error: grpc.RpcError, model: str, started: bool = False) -> ApiErr
     if code == grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidRequest(f"Inference refused the request: {details}")
     if code == grpc.StatusCode.UNAVAILABLE and not started:
-        return Unavailable("Inference can't be reached now. Try again in a moment.")
+        return unreachable()
     return stream_error(details, model, started)
 
 
@@ -60,12 +125,12 @@ def stream_error(details: str, model: str, started: bool = False) -> ApiError:
         return _not_warm(model)
     if code == "INTERNAL":  # this request alone failed, and sending it again would not always help: the words say
         return InferenceError(f"Inference failed to run {model!r}: {words}")
-    if started:
+    if started or _ENGINE_DIED in words:
         return broke_off(model)
     if is_gone(details):
         return _not_warm(model)
     return InferenceError(f"Inference failed to run {model!r}: {details}")
 
 
-def _not_warm(model: str) -> ModelUnavailable:
-    return ModelUnavailable(f"The model {model!r} is not Warm, so it can't answer now. Try again in a moment.")
+def _not_warm(model: str) -> NotWarm:
+    return NotWarm(f"The model {model!r} is not Warm, so it can't answer now. Try again in a moment.")

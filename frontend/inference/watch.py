@@ -18,8 +18,8 @@ _LOOK = 1.0
 class Stream:
     """One stream that is watched. `broken` is set before it is given up because its engine's process is gone."""
 
-    def __init__(self, model: str, give_up: Callable[[], object]) -> None:
-        self.model = model
+    def __init__(self, model: str, address: str, give_up: Callable[[], object]) -> None:
+        self.engine = model, address
         self.give_up = give_up
         self.broken = False
         self.last_word = time.monotonic()
@@ -32,18 +32,18 @@ class Stream:
 class StreamWatch:
     """Watches the streams of one process, in a thread that starts with the first of them.
 
-    `alive` asks whether a model's engine has a living process; it may take seconds.
+    `alive` asks whether a model's engine at an address has a living process; it may take seconds.
     """
 
-    def __init__(self, alive: Callable[[str], bool]) -> None:
+    def __init__(self, alive: Callable[[str, str], bool]) -> None:
         self._alive = alive
         self._streams: set[Stream] = set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def add(self, model: str, give_up: Callable[[], object]) -> Stream:
+    def add(self, model: str, address: str, give_up: Callable[[], object]) -> Stream:
         """Watch a stream until it is removed. `give_up` ends it and may be called from another thread."""
-        stream = Stream(model, give_up)
+        stream = Stream(model, address, give_up)
         with self._lock:
             self._streams.add(stream)
             if self._thread is None:
@@ -66,10 +66,10 @@ class StreamWatch:
         begun = time.monotonic()
         with self._lock:
             silent = [stream for stream in self._streams if begun - stream.last_word >= SILENCE]
-        for model in {stream.model for stream in silent}:
-            alive = self._alive(model)
+        for engine in {stream.engine for stream in silent}:
+            alive = self._alive(*engine)
             for stream in silent:
-                if stream.model != model:
+                if stream.engine != engine:
                     continue
                 if alive or stream.last_word > begun:
                     stream.heard()

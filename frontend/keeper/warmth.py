@@ -1,97 +1,159 @@
-"""Keeps models Warm: loads those that their cards want Warm always, and replaces processes that were killed."""
+"""Keeps models as Warm as they are to be: looks at everything, decides, and lets its hands load and unload."""
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from datetime import UTC, datetime
 
 import structlog
+from redis import Redis
 
+from frontend.db import Database
 from frontend.errors import ApiError
-from frontend.inference import Inference
+from frontend.inference import Inference, ModelCard
+from frontend.inference.repository import State
+from frontend.keeper.decide import Model, Place, Seen, decide
+from frontend.keeper.hands import Hands
+from frontend.keeper.leader import Leader
+from frontend.warmth.policies import changes, policy_of
+from frontend.warmth.records import Records
+from frontend.warmth.scripts import Scripts
 
 log = structlog.get_logger()
 
-#: Seconds that one load may take; the largest models read hundreds of gigabytes.
-LOAD_TIMEOUT = 1800.0
-#: Seconds that Triton may take to let go of an engine whose process was killed, or to start a tokenizer again.
-REPAIR_TIMEOUT = 120.0
-#: Seconds between two questions to a model's processes whether they live.
-LIFE_SIGN_EVERY = 5.0
-#: Seconds until a load that failed is tried again: twice as long each time, from the first to the last.
-FIRST_PAUSE, LAST_PAUSE = 5.0, 300.0
+#: Seconds between two looks at what admins have changed of policies.
+POLICIES_EVERY = 2.0
+_PAUSED = "new work on it is paused by the Spend limit"
+#: Seconds after which somebody who asked for a model that may not be loaded may ask again.
+_PAUSED_RETRY = 60.0
 
 
 class Warmth:
-    """What the keeper knows of the models: which of them it has seen whole, and which failed to load when."""
+    """What one keeper knows of the models."""
 
     def __init__(
-        self, inference: Inference, models: Collection[str], may_load: Callable[[str], bool],
+        self, database: Database, redis: Redis, inference: Inference, models: Collection[str],
+        max_loaded: int | None, may_load: Callable[[str], bool], every: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`may_load` says whether a model may be loaded now, or the Spend limit forbids it."""
-        self._inference = inference
-        self._models = models
-        self._may_load = may_load
-        self._clock = clock
+        """`may_load` says whether a model may be loaded now, or the Spend limit forbids it; `every` is the seconds
+        between two rounds."""
+        self._database, self._inference, self._models = database, inference, models
+        self._max_loaded, self._may_load, self._clock = max_loaded, may_load, clock
+        self._records = Records(redis)
+        self._leader = Leader(redis, every)
+        self._hands = Hands(inference, self._records, Scripts(redis), self._elsewhere)
         self._reachable = True
-        #: Models that were loaded engine and ensemble, and have been Warm ever since.
-        self._whole: set[str] = set()
-        #: For a model whose last load failed: how long to pause, and until when.
-        self._paused: dict[str, tuple[float, float]] = {}
-        #: When the models' processes are asked next.
-        self._next_life_sign = 0.0
+        self._changes = changes(database)
+        self._next_policies = 0.0
+        self._seen: Seen | None = None
 
     def round(self) -> None:
-        """Look at every model once and load what is missing. Never raises for what Triton does."""
+        """Look once and begin what is to be done. Raises Unavailable, or redis's errors."""
+        if not self._leader.works():
+            return
+        cards = self._cards()
+        if not cards:
+            return
+        states = self._inference.repository.states([card.id for card in cards])
+        self._open_what_a_dead_keeper_closed(states)
+        seen = self._seen = self._look(cards, states)
+        self._mend(states)
+        for step in decide(seen):
+            if step.what == "load":
+                breaker = self._records.breakers().get(f"{step.model}@{step.address}")
+                self._hands.load((step.model, step.address), breaker.attempt + 1 if breaker else 1)
+            else:
+                self._hands.unload((step.model, step.address), step.idle_seconds)
+        self._answer(seen)
+
+    def look_for_life(self) -> None:
+        """Replace processes that were killed. May take seconds for each."""
+        seen = self._seen
+        if seen is None:
+            return
+        for model in seen.models.values():
+            for address, state in model.states.items():
+                place = (model.id, address)
+                if state == "away" or place in self._hands.busy():
+                    continue
+                if not self._inference.repository.tokenizer_alive(*place):
+                    log.error("tokenizer_process_gone", model=model.id, triton=address)
+                    self._hands.restart_tokenizer(place)
+                elif state == "warm" and not self._inference.repository.alive(*place):
+                    self._hands.replace(place)
+
+    def _cards(self) -> list[ModelCard]:
         try:
-            served = [card for card in self._inference.models() if card.id in self._models]
-            wanted = [card.id for card in served if card.warm == "always"]
-            states = self._inference.states(wanted)
+            found = [card for card in self._inference.models() if card.id in self._models]
         except ApiError as error:
-            self._whole.clear()
             if self._reachable:
                 log.warning("triton_unreachable", reason=error.message)
             self._reachable = False
-            return
+            return []
         if not self._reachable:
             log.info("triton_reachable")
         self._reachable = True
-        if self._clock() >= self._next_life_sign:
-            self._next_life_sign = self._clock() + LIFE_SIGN_EVERY
-            self._repair([card.id for card in served])
-        for model in wanted:
-            if states[model] == "cold":
-                self._whole.discard(model)
-            if states[model] != "loading" and model not in self._whole:
-                self._load(model)
+        return found
 
-    def _repair(self, models: Collection[str]) -> None:
-        """Replace processes that were killed. Triton notices, but starts none again and calls the entry READY."""
-        for model in models:
-            try:
-                if not self._inference.tokenizer_alive(model):
-                    log.error("tokenizer_process_gone", model=model)
-                    self._inference.restart_tokenizer(model, REPAIR_TIMEOUT)
-                if self._inference.state(model) == "warm" and not self._inference.alive(model):
-                    log.error("engine_process_gone", model=model)
-                    self._inference.unload(model, REPAIR_TIMEOUT)
-                    self._whole.discard(model)
-            except ApiError as error:
-                log.error("model_repair_failed", model=model, reason=error.message)
+    def _look(self, cards: list[ModelCard], states: dict[str, dict[str, State]]) -> Seen:
+        if self._clock() >= self._next_policies:
+            self._changes = changes(self._database)
+            self._next_policies = self._clock() + POLICIES_EVERY
+        now, records = datetime.now(UTC), self._records
+        redis_now, last_used, wishes = records.now(), records.last_used(), records.asked()
+        waiting = records.waiting([card.id for card in cards])
+        models = {}
+        for card in cards:
+            policy = policy_of(card.warm, card.idle_minutes, card.warm_windows, self._changes.get(card.id))
+            wish = wishes.get(card.id, "")
+            kept = policy.keeps_warm(now)
+            cold = any(state == "cold" for state in states[card.id].values())
+            wanted = cold and (kept or waiting[card.id] or wish == "load")
+            models[card.id] = Model(
+                card.id, kept, policy.idle_minutes * 60, card.max_requests, waiting[card.id], states[card.id], wish,
+                may_load=not wanted or self._may_load(card.id))
+        places = [(model, address) for model in states for address in states[model]]
+        return Seen(
+            models,
+            active={place: records.active(*place) for place in places if states[place[0]][place[1]] == "warm"},
+            idle={place: max(redis_now - last_used.get("@".join(place), redis_now), 0.0) for place in places},
+            broken=frozenset(_place(name) for name, failure in records.breakers().items() if failure.until > redis_now),
+            busy=self._hands.busy(), drained=frozenset(records.drained()), max_loaded=self._max_loaded)
 
-    def _load(self, model: str) -> None:
-        """Load engine and ensemble; Triton leaves alone what it already has."""
-        pause, until = self._paused.get(model, (FIRST_PAUSE, 0.0))
-        if self._clock() < until or not self._may_load(model):
-            return
-        started = self._clock()
-        log.info("model_loading", model=model)
-        try:
-            self._inference.load(model, LOAD_TIMEOUT)
-        except ApiError as error:
-            self._paused[model] = (min(2 * pause, LAST_PAUSE), self._clock() + pause)
-            log.error("model_load_failed", model=model, reason=error.message, retry_seconds=pause)
-            return
-        self._whole.add(model)
-        self._paused.pop(model, None)
-        log.info("model_warm", model=model, seconds=round(self._clock() - started, 1))
+    def _open_what_a_dead_keeper_closed(self, states: dict[str, dict[str, State]]) -> None:
+        for place in map(_place, self._records.closed()):
+            if place not in self._hands.busy() and states.get(place[0], {}).get(place[1]) in ("warm", "cold"):
+                self._records.open(*place)
+
+    def _mend(self, states: dict[str, dict[str, State]]) -> None:
+        """Load the ensembles that are missing, as where somebody else loaded the engine."""
+        whole, busy = self._hands.whole(), self._hands.busy()
+        for model, at in states.items():
+            for address, state in at.items():
+                if state in ("cold", "away"):
+                    self._hands.not_whole((model, address))
+                elif state == "warm" and (model, address) not in whole | busy:
+                    self._hands.load((model, address), new=False)
+
+    def _answer(self, seen: Seen) -> None:
+        """Tell those who wait for what the Spend limit forbids; and forget wishes that are fulfilled."""
+        for model in seen.models.values():
+            known = set(model.states.values())
+            if model.waiting and not model.may_load and not known & {"warm", "loading"}:
+                self._records.pause(model.id, _PAUSED, _PAUSED_RETRY)
+            if (model.wish == "load" and "warm" in known) or (
+                    model.wish == "unload" and not known & {"warm", "loading", "unloading"}):
+                self._records.granted(model.id)
+
+    def _elsewhere(self, model: str, address: str) -> bool:
+        """Whether a model may become Warm at another Triton than this one."""
+        seen = self._seen
+        return seen is not None and model in seen.models and any(
+            other != address and state != "away" and other not in seen.drained and (model, other) not in seen.broken
+            for other, state in seen.models[model].states.items())
+
+
+def _place(name: str) -> Place:
+    model, _, address = name.partition("@")
+    return model, address

@@ -27,7 +27,7 @@ def hostile(stack: Stack, checkpoints: Path, http: httpx.Client) -> Any:
     """The tests' model reloaded beside a generation_config.json that would change everything."""
     file = checkpoints / "tiny-llama" / "generation_config.json"
     before = file.read_bytes() if file.exists() else None
-    inference = Inference(stack.grpc)
+    inference = Inference([stack.grpc])
     want = answers(http)
     greedy = want[1][0]["token_ids"]
     file.write_text(json.dumps({"do_sample": True, "temperature": 0.1, "top_k": 1, "eos_token_id": [greedy[1], 65, 66],

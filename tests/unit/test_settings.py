@@ -22,8 +22,9 @@ def test_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path.resolve() / ".strata"
     assert settings == Settings(
         port=8080, home=home, database_url=f"sqlite:///{home}/strata.db", redis_url=f"unix://{home}/valkey.sock",
-        triton_urls="127.0.0.1:8001", models=("smollm2-135m",), metrics_address=("127.0.0.1", 8003),
-        max_body_bytes=16 * 2**20, max_total_tokens=32_000, request_timeout_seconds=600,
+        triton_urls=("127.0.0.1:8001",), models=("smollm2-135m",), metrics_address=("127.0.0.1", 8003),
+        max_body_bytes=16 * 2**20, max_total_tokens=32_000, request_timeout_seconds=600, load_timeout_seconds=900,
+        max_loaded=None,
         requests_per_minute=600, active_requests=16, waiting_requests=64, threads=256, hold_lease_seconds=30,
         log_level="info",
     )
@@ -38,12 +39,17 @@ def test_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("STRATA_MODELS", "llama-8b, tiny-llama", "models", ("llama-8b", "tiny-llama")),
     ("STRATA_DATABASE_URL", "postgresql://u:p@h/d", "database_url", "postgresql+psycopg://u:p@h/d"),
     ("STRATA_REDIS_URL", "rediss://h:1/0", "redis_url", "rediss://h:1/0"),
-    ("STRATA_TRITON_GRPC_PORT", "9001", "triton_urls", "127.0.0.1:9001"),
+    ("STRATA_TRITON_GRPC_PORT", "9001", "triton_urls", ("127.0.0.1:9001",)),
     ("STRATA_METRICS_ADDRESS", "0.0.0.0:9100", "metrics_address", ("0.0.0.0", 9100)),
     ("STRATA_METRICS_ADDRESS", "[::1]:9100", "metrics_address", ("::1", 9100)),
-    ("STRATA_TRITON_URLS", "triton:8001", "triton_urls", "triton:8001"),
-    ("STRATA_TRITON_URLS", "[::1]:8001", "triton_urls", "[::1]:8001"),
-    ("STRATA_TRITON_URLS", "llama-8b=a:1, llama-70b=b:2", "triton_urls", {"llama-8b": "a:1", "llama-70b": "b:2"}),
+    ("STRATA_TRITON_URLS", "triton:8001", "triton_urls", ("triton:8001",)),
+    ("STRATA_TRITON_URLS", "[::1]:8001", "triton_urls", ("[::1]:8001",)),
+    ("STRATA_TRITON_URLS", "llama-8b=a:1, llama-70b=b:2", "triton_urls", {"llama-8b": ("a:1",), "llama-70b": ("b:2",)}),
+    ("STRATA_TRITON_URLS", "a:1|b:2", "triton_urls", ("a:1", "b:2")),
+    ("STRATA_TRITON_URLS", "llama-8b=a:1|b:2,tiny-llama=b:2", "triton_urls",
+     {"llama-8b": ("a:1", "b:2"), "tiny-llama": ("b:2",)}),
+    ("STRATA_LOAD_TIMEOUT_SECONDS", "60", "load_timeout_seconds", 60),
+    ("STRATA_MAX_LOADED", "2", "max_loaded", 2),
 ])
 def test_each_setting(monkeypatch: pytest.MonkeyPatch, name: str, text: str, field: str, value: object) -> None:
     monkeypatch.setenv(name, text)
@@ -58,7 +64,9 @@ def test_each_setting(monkeypatch: pytest.MonkeyPatch, name: str, text: str, fie
     ("STRATA_REQUEST_TIMEOUT", "nan"), ("STRATA_LOG_LEVEL", "loud"), ("STRATA_MODELS", ","), ("STRATA_MODELS", "a,a"),
     ("STRATA_MODELS", "../x"), ("STRATA_DATABASE_URL", "mysql://x"), ("STRATA_REDIS_URL", "localhost"),
     ("STRATA_TRITON_URLS", "triton"), ("STRATA_TRITON_URLS", "http://triton:8000"), ("STRATA_TRITON_URLS", "a=b"),
-    ("STRATA_TRITON_URLS", "a=b:1,a=c:2"), ("STRATA_TRITON_URLS", "a:1,b:2"), ("STRATA_TRITON_GRPC_PORT", "x"),
+    ("STRATA_TRITON_URLS", "a=b:1,a=c:2"), ("STRATA_TRITON_URLS", "a:1,b:2"), ("STRATA_TRITON_URLS", "a:1|a:1"),
+    ("STRATA_TRITON_URLS", "m=a:1|"), ("STRATA_MAX_LOADED", "0"),
+    ("STRATA_LOAD_TIMEOUT_SECONDS", "0"), ("STRATA_TRITON_GRPC_PORT", "x"),
 ])
 def test_a_wrong_setting_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
     monkeypatch.setenv(name, text)

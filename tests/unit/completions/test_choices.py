@@ -21,7 +21,8 @@ BOS, EOS = 6, 7
 NAMES = TokenNames(Vocabulary(RAW, TEXTS, frozenset({BOS, EOS})), as_ids=False)
 CARD = ModelCard(
     id="m", checkpoint="m", revision="1", dtype="float32", fingerprint="fp_0", gpu_shape="CPU", price_per_hour=0,
-    created=0, warm="always", max_model_len=64, vocab_size=len(TEXTS), n_layers=1, hidden_size=8, bos_token="<bos>",
+    created=0, warm="always", idle_minutes=30, warm_windows=[], max_requests=4, max_queue=8,
+    max_model_len=64, vocab_size=len(TEXTS), n_layers=1, hidden_size=8, bos_token="<bos>",
     bos_token_id=BOS, eos_token_id=EOS, max_logprobs=5, full_vocab_max_prompt_tokens=8,
     full_vocab_max_completion_tokens=8, activation_layers="all", activation_max_mb=1)
 

@@ -13,7 +13,8 @@ from frontend.inference import ModelCard, TokenizedPrompt
 
 CARD = ModelCard(
     id="m", checkpoint="m", revision="1", dtype="float32", fingerprint="fp_0", gpu_shape="CPU", price_per_hour=0,
-    created=0, warm="always", max_model_len=100, vocab_size=1000, n_layers=1, hidden_size=8, bos_token=None,
+    created=0, warm="always", idle_minutes=30, warm_windows=[], max_requests=4, max_queue=8,
+    max_model_len=100, vocab_size=1000, n_layers=1, hidden_size=8, bos_token=None,
     bos_token_id=None, eos_token_id=0, max_logprobs=5, full_vocab_max_prompt_tokens=20,
     full_vocab_max_completion_tokens=8, activation_layers="all", activation_max_mb=1)
 MAX_TOTAL = 120

@@ -15,15 +15,15 @@ def test_only_silent_streams_of_a_dead_engine_are_given_up() -> None:
     asked: list[str] = []
     given_up: list[str] = []
 
-    def alive(model: str) -> bool:
+    def alive(model: str, address: str) -> bool:
         asked.append(model)
         return model == "lives"
 
     watch = StreamWatch(alive)
-    on_dead = silent(watch.add("dead", lambda: given_up.append("dead")))
-    on_living = silent(watch.add("lives", lambda: given_up.append("lives")))
-    talking = watch.add("dead", lambda: given_up.append("talking"))
-    removed = silent(watch.add("dead", lambda: given_up.append("removed")))
+    on_dead = silent(watch.add("dead", "a:1", lambda: given_up.append("dead")))
+    on_living = silent(watch.add("lives", "a:1", lambda: given_up.append("lives")))
+    talking = watch.add("dead", "a:1", lambda: given_up.append("talking"))
+    removed = silent(watch.add("dead", "a:1", lambda: given_up.append("removed")))
     watch.remove(removed)
     watch.look()
     assert sorted(asked) == ["dead", "lives"]
@@ -32,16 +32,25 @@ def test_only_silent_streams_of_a_dead_engine_are_given_up() -> None:
     assert time.monotonic() - on_living.last_word < SILENCE  # asked again only after another silence
 
 
+def test_only_the_streams_of_the_triton_whose_engine_died_are_given_up() -> None:
+    given_up: list[str] = []
+    watch = StreamWatch(lambda model, address: address == "lives:1")
+    silent(watch.add("model", "lives:1", lambda: given_up.append("lives")))
+    silent(watch.add("model", "dead:1", lambda: given_up.append("dead")))
+    watch.look()
+    assert given_up == ["dead"]
+
+
 def test_a_word_that_comes_while_the_engine_is_asked_counts() -> None:
     given_up: list[str] = []
     stream: Stream
 
-    def alive(model: str) -> bool:
+    def alive(model: str, address: str) -> bool:
         stream.heard()
         return False
 
     watch = StreamWatch(alive)
-    stream = silent(watch.add("replaced", lambda: given_up.append("stream")))
+    stream = silent(watch.add("replaced", "a:1", lambda: given_up.append("stream")))
     watch.look()
     assert not stream.broken
     assert given_up == []
@@ -49,8 +58,8 @@ def test_a_word_that_comes_while_the_engine_is_asked_counts() -> None:
 
 def test_the_watch_looks_by_itself() -> None:
     given_up: list[str] = []
-    watch = StreamWatch(lambda model: False)
-    silent(watch.add("dead", lambda: given_up.append("stream")))
+    watch = StreamWatch(lambda model, address: False)
+    silent(watch.add("dead", "a:1", lambda: given_up.append("stream")))
     deadline = time.monotonic() + 10
     while not given_up:
         assert time.monotonic() < deadline
