@@ -35,14 +35,14 @@ class Records:
 
     def now(self) -> float:
         """Seconds by Redis's clock, which all share."""
-        seconds, micros = cast("tuple[int, int]", self._redis.time())
+        seconds, micros = self._redis.time()
         return seconds + micros / 1e6
 
     # Failures. A model's is what its waiters hear; an endpoint's is the breaker, which the keeper heeds.
 
     def fail(self, model: str, endpoint: str, reason: str, pause: float, attempt: int) -> Failure:
         """Note that a load failed, and open the breaker of this model and endpoint for so many seconds."""
-        sequence = cast(int, self._redis.incr(_SEQUENCE))
+        sequence = self._redis.incr(_SEQUENCE)
         failure = Failure(reason, sequence, self.now() + pause, attempt)
         self._redis.hset(_BREAKERS, f"{model}@{endpoint}", json.dumps(asdict(failure)))
         return failure
@@ -53,7 +53,7 @@ class Records:
 
     def pause(self, model: str, reason: str, seconds: float) -> None:
         """Tell all who wait for a model that it is not to be started now."""
-        sequence = cast(int, self._redis.incr(_SEQUENCE))
+        sequence = self._redis.incr(_SEQUENCE)
         self.report(model, Failure(reason, sequence, self.now() + seconds, 0))
 
     def succeed(self, model: str, endpoint: str, seconds: float | None) -> None:
@@ -100,11 +100,11 @@ class Records:
 
     def waiting(self, models: Collection[str]) -> dict[str, int]:
         """How many requests wait for each model."""
-        return {model: cast(int, self._redis.zcard(f"strata:places:{model}:queue")) for model in models}
+        return {model: self._redis.zcard(f"strata:places:{model}:queue") for model in models}
 
     def active(self, model: str, endpoint: str) -> int:
         """How many requests a model has at an endpoint."""
-        return cast(int, self._redis.scard(f"strata:places:{model}@{endpoint}"))
+        return self._redis.scard(f"strata:places:{model}@{endpoint}")
 
     def last_used(self) -> dict[str, float]:
         """When each `model@endpoint` was last used, by Redis's clock."""

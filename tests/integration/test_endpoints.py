@@ -1,0 +1,158 @@
+"""Two real Tritons that serve one model: what dies takes its own streams with it and nothing else."""
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from deploy.local import checkpoints as builder
+from frontend.inference import Inference
+from frontend.warmth.records import Records
+from model_repository import catalog
+from tests.paid import PATH, Paid, Person, body, until
+from tests.tritons import Triton
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
+STREAMS = 32
+
+
+@pytest.fixture(scope="module")
+def tritons(tmp_path_factory: pytest.TempPathFactory, checkpoints: Path) -> Iterator[list[Triton]]:
+    builder.build(catalog.load()["tiny-llama"], checkpoints)
+    running = [Triton(tmp_path_factory.mktemp(name), "tiny-llama", checkpoints, core)
+               for core, name in enumerate(("first", "second"))]
+    yield running
+    for triton in running:
+        triton.stop()
+
+
+@pytest.fixture(scope="module")
+def paid(tritons: list[Triton], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paid]:
+    folder = tmp_path_factory.mktemp("paid")
+    running = Paid(folder, f"sqlite:///{folder / 'strata.db'}", "|".join(triton.address for triton in tritons),
+                   STRATA_REQUESTS_PER_MINUTE="100000", STRATA_ACTIVE_REQUESTS="64", STRATA_THREADS="600")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def person(paid: Paid, tritons: list[Triton]) -> Person:
+    """Somebody with tokens, once the model is Warm everywhere."""
+    warm_everywhere(tritons)
+    return paid.person(10_000_000)
+
+
+def warm_everywhere(tritons: list[Triton], patience: float = 240) -> None:
+    inference = Inference([triton.address for triton in tritons])
+    until(lambda: set(inference.repository.states(["tiny-llama"])["tiny-llama"].values()) == {"warm"}, patience)
+    until(lambda: all(inference.repository.probe("tiny-llama", triton.address) for triton in tritons), patience)
+    inference.close()
+
+
+def streams(person: Person, when_all_run: Callable[[], object], tokens: int = 1500) -> Counter[str]:
+    """How as many streams end, of which something happens once all have begun."""
+    all_run = threading.Barrier(STREAMS + 1, timeout=120)
+
+    def stream(_: int) -> str:
+        with person.client.stream("POST", PATH, json=body(max_tokens=tokens, stream=True)) as answer:
+            if answer.status_code != 200:
+                return f"{answer.status_code} {answer.read().decode()}"
+            lines = (line for line in answer.iter_lines() if line)
+            last = next(lines)
+            all_run.wait()
+            for line in lines:
+                last = line
+        return "whole" if last == "data: [DONE]" else json.loads(last[6:])["error"]["code"]
+
+    with ThreadPoolExecutor(STREAMS) as pool:
+        running = [pool.submit(stream, number) for number in range(STREAMS)]
+        all_run.wait()
+        when_all_run()
+        return Counter(one.result() for one in running)
+
+
+def the_same_load_passes(paid: Paid, person: Person, tritons: list[Triton]) -> None:
+    """Within a minute, with nothing held and nobody left at any place."""
+    warm_everywhere(tritons)
+    assert streams(person, lambda: None, tokens=40) == {"whole": STREAMS}
+    assert paid.settled(person).held == 0
+    until(lambda: all(Records(paid.valkey.client).active("tiny-llama", triton.address) == 0 for triton in tritons))
+
+
+def process_of(triton: Triton, sign: str) -> Callable[[], None]:
+    (process,) = [one for one in triton.family() if sign in " ".join(one.cmdline())]
+    return process.kill
+
+
+def test_streams_are_shared_out_evenly(paid: Paid, person: Person, tritons: list[Triton]) -> None:
+    seen: list[list[int]] = []
+    records = Records(paid.valkey.client)
+    ends = streams(person, lambda: seen.append([records.active("tiny-llama", one.address) for one in tritons]), 200)
+    assert ends == {"whole": STREAMS}
+    assert seen == [[STREAMS // 2, STREAMS // 2]]
+
+
+def test_killing_an_engine_breaks_its_streams_only(paid: Paid, person: Person, tritons: list[Triton]) -> None:
+    kill = process_of(tritons[0], "EngineCore")
+    assert streams(person, kill) == {"whole": STREAMS // 2, "inference_error": STREAMS // 2}
+    assert person.ask().status_code == 200
+    the_same_load_passes(paid, person, tritons)
+
+
+def test_killing_a_stub_breaks_its_streams_only(paid: Paid, person: Person, tritons: list[Triton]) -> None:
+    (stub,) = [one for one in tritons[0].family()
+               if "triton_python_backend_stub" in " ".join(one.cmdline()) and "_engine" in " ".join(one.cmdline())]
+    family = stub.children(recursive=True)
+    assert streams(person, stub.kill) == {"whole": STREAMS // 2, "inference_error": STREAMS // 2}
+    assert person.ask().status_code == 200
+    the_same_load_passes(paid, person, tritons)
+    assert not [one for one in family if one in tritons[0].family()]
+
+
+def test_killing_one_triton_of_two_breaks_its_streams_only(
+    paid: Paid, person: Person, tritons: list[Triton]
+) -> None:
+    assert streams(person, tritons[0].kill) == {"whole": STREAMS // 2, "inference_error": STREAMS // 2}
+    with ThreadPoolExecutor(8) as pool:
+        assert {answer.status_code for answer in pool.map(lambda _: person.ask(), range(24))} == {200}
+    until(lambda: not tritons[0].family())  # no orphan
+    tritons[0].start()
+    the_same_load_passes(paid, person, tritons)
+
+
+def test_a_drained_triton_finishes_and_goes_cold(paid: Paid, person: Person, tritons: list[Triton]) -> None:
+    records = Records(paid.valkey.client)
+    inference = Inference([triton.address for triton in tritons])
+
+    def state() -> str:
+        return inference.repository.states(["tiny-llama"])["tiny-llama"][tritons[0].address]
+
+    assert streams(person, lambda: records.drain(tritons[0].address, True), 600) == {"whole": STREAMS}
+    until(lambda: state() == "cold")
+    assert person.ask().status_code == 200
+    records.drain(tritons[0].address, False)
+    until(lambda: state() == "warm", 120)  # its policy is always
+    inference.close()
+    the_same_load_passes(paid, person, tritons)
+
+
+def test_when_both_are_killed_new_requests_wait(paid: Paid, person: Person, tritons: list[Triton]) -> None:
+    def kill_both() -> None:
+        for triton in tritons:
+            triton.kill()
+
+    assert streams(person, kill_both) == {"inference_error": STREAMS}
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(person.client.post, PATH, json=body(), timeout=300) for _ in range(8)]
+        time.sleep(1)
+        assert not any(one.done() for one in waiting)
+        for triton in tritons:
+            triton.start()
+        assert {one.result().status_code for one in waiting} == {200}
+    the_same_load_passes(paid, person, tritons)
