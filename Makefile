@@ -5,7 +5,7 @@ PYTHON ?= python3.11
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint bench clean
+.PHONY: help serve test lint soak bench clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /make \1|/' | column -t -s '|'
@@ -24,6 +24,9 @@ lint: dev ## check style and types, and that the rendered Triton entries match t
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m model_repository.render --check
+
+soak: dev ## mixed traffic for MINUTES (30) while a model comes and goes
+	@$(VENV)/bin/python -m tests.soak --minutes $(or $(MINUTES),30)
 
 bench: dev ## measure Strata against vllm serve
 	@$(VENV)/bin/python -m tests.benchmarks
