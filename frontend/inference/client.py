@@ -88,6 +88,11 @@ class Inference:
             found[model] = "warm" if "warm" in known else "loading" if "loading" in known else "cold"
         return found
 
+    def engines(self, models: Sequence[str]) -> dict[str, int]:
+        """How many engines of each model have GPUs now: those that load or unload have them too."""
+        return {model: sum(state not in ("cold", "away") for state in states.values())
+                for model, states in self.repository.states(models).items()}
+
     def ready(self) -> bool:
         """Whether enough Tritons answer for every model to be served."""
         return self.repository.live()

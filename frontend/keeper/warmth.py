@@ -51,6 +51,7 @@ class Warmth:
     def round(self) -> None:
         """Look once and begin what is to be done. Raises Unavailable, or redis's errors."""
         if not self._leader.works():
+            self._seen = None
             return
         cards = self._cards()
         if not cards:

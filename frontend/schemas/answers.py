@@ -98,6 +98,7 @@ class ModelSchema(AnswerSchema):
     revision = StrictString(required=True)
     fingerprint = StrictString(required=True)
     state = fields.String(required=True, validate=validate.OneOf(("cold", "loading", "warm")))
+    estimated_seconds_to_warm = fields.Float(required=True, allow_none=True)
     gpu_shape = StrictString(required=True)
     capabilities = fields.Nested(CapabilitiesSchema, required=True)
 

@@ -22,17 +22,19 @@ _BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
 
 @dataclass
 class _Up:
-    """A model whose engine is up. By the observer's clock: up to when that is counted, and when it was last seen."""
+    """A model of which so many engines are up. By the observer's clock: up to when that is counted, and when it was
+    last seen."""
 
     counted: float
     seen: float
+    engines: int = 1
 
 
 class UptimeMeter:
     """What one keeper has seen of engines. Time while nobody looked is not counted.
 
     Several keepers may look at once: the database says up to when each model is counted. An engine that is loading
-    counts as up, since it has the GPUs already.
+    counts as up, since it has the GPUs already. A model with engines at several Tritons costs as much more an hour.
     """
 
     def __init__(
@@ -49,19 +51,19 @@ class UptimeMeter:
         """Look once. Raises Unavailable where the database is away; what was seen is then counted the next time."""
         try:
             cards = [card for card in self._inference.models() if card.id in self._models]
-            states = self._inference.states([card.id for card in cards])
+            engines = self._inference.engines([card.id for card in cards])
         except ApiError:
             self._up.clear()
             return
         at = self._clock()
-        up = [card for card in cards if states[card.id] != "cold"]
+        up = [card for card in cards if engines[card.id]]
         for model in self._up.keys() - {card.id for card in up}:
             del self._up[model]
         for card in up:
             known = self._up.get(card.id)
             if known is None or at - known.seen > LONGEST_GAP:
                 known = self._up[card.id] = _Up(at, at)
-            known.seen = at
+            known.seen, known.engines = at, engines[card.id]
         for card in up:
             self._count(card, self._up[card.id])
 
@@ -70,7 +72,7 @@ class UptimeMeter:
         if elapsed <= 0:
             return
         with self._database.write() as connection:
-            count_uptime(connection, card.id, card.price_per_hour, timedelta(seconds=elapsed))
+            count_uptime(connection, card.id, card.price_per_hour * up.engines, timedelta(seconds=elapsed))
         up.counted = up.seen
 
 

@@ -38,14 +38,15 @@ class Engines:
 
     def __init__(self) -> None:
         self.known: Mapping[str, str] | None = {"llama-8b": "warm"}
+        self.number = 1
 
     def models(self) -> list[ModelCard]:
         if self.known is None:
             raise Unavailable("Triton is away")
         return [MODEL, replace(MODEL, id="not-ours")]
 
-    def states(self, models: list[str]) -> dict[str, str]:
-        return {model: (self.known or {}).get(model, "cold") for model in models}
+    def engines(self, models: list[str]) -> dict[str, int]:
+        return {model: self.number * ((self.known or {}).get(model, "cold") != "cold") for model in models}
 
 
 class Keeper:
@@ -195,3 +196,12 @@ def test_two_keepers_together(database: Database, clock: DatabaseClock) -> None:
         second.meter.round()
         first.wait(4)
     assert uptime(database) == 46
+
+
+def test_engines_at_two_tritons_cost_twice_as_much_an_hour(database: Database, clock: DatabaseClock) -> None:
+    keeper = Keeper(database, clock)
+    keeper.engines.number = 2
+    keeper.rounds(3)
+    with database.read() as connection:
+        (row,) = rows.uptimes(connection)
+    assert (row.milliseconds, row.price) == (10_000, 6_000_000)
