@@ -19,7 +19,7 @@ from frontend.api.counting import GONE, Observation, observation
 from frontend.api.disconnect import DisconnectWatcher
 from frontend.api.parts import parts
 from frontend.api.quota import note_available, turn
-from frontend.api.start import Cancellation, Start
+from frontend.api.start import Cancellation, Start, while_away
 from frontend.budgets.booking import Booking
 from frontend.budgets.clamp import Need
 from frontend.budgets.holds import Order
@@ -29,7 +29,6 @@ from frontend.errors import InternalError, Unavailable
 from frontend.inference import Cancelled
 from frontend.limits.slots import ClientLeft
 from frontend.schemas.completions import load_completion
-from frontend.warmth.places import while_away
 
 bp = Blueprint("completions", __name__)
 _log = structlog.get_logger(__name__)
@@ -50,20 +49,23 @@ def create_completion() -> Response:
     if as_file:
         tensor_files.check_request(asked)
     caller = require_caller("completions")
-    deadline = time.monotonic() + settings.request_timeout_seconds
-    cancellation = Cancellation()
+    timeout, cancellation = settings.request_timeout_seconds, Cancellation()
+    deadline = time.monotonic() + timeout
+    # How long it may wait for a Triton or a load; and so may those of its key that are before it in line.
+    patience = settings.load_timeout_seconds if _is_served(asked.model) else 0.0
+    cold = patience > 0 and not parts().places.is_warm(asked.model)
     with ExitStack() as stack:
         stack.enter_context(_watcher.watch(request.environ, cancellation.fire))
         start: Start | None = None
         try:
-            stack.enter_context(turn(caller, settings.request_timeout_seconds, cancellation.arm))
+            stack.enter_context(turn(caller, timeout + patience if cold else timeout, cancellation.arm))
+            deadline = time.monotonic() + timeout if cold else deadline
             limits = Limits(settings.max_total_tokens, max(deadline - time.monotonic(), 1.0))
-            patience = settings.load_timeout_seconds if _is_served(asked.model) else 0.0
             plan = while_away(lambda: plan_request(asked, inference, limits), patience, cancellation.fired)
             if as_file:
                 tensor_files.check_plan(plan)
-            timeout = max(deadline - time.monotonic(), 1.0)
-            visit = stack.enter_context(parts().places.visit(plan.card, caller.account_id, timeout))
+            visit = stack.enter_context(parts().places.visit(
+                plan.card, caller.account_id, max(deadline - time.monotonic(), 1.0)))
             cancellation.arm(visit.give_up)
             start = Start(parts(), stack, visit, plan, _order(plan, caller), limits, deadline, cancellation)
             if not visit.wait(0):

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import TypeVar
 
 from frontend.accounts.caller import Caller
 from frontend.api.parts import Parts
@@ -15,9 +16,14 @@ from frontend.completions.plan import Plan
 from frontend.completions.walk import Limits, Run
 from frontend.errors import BudgetExceeded, SpendCap
 from frontend.inference import NotWarm, Unreachable
+from frontend.limits.slots import ClientLeft
 from frontend.metrics import events
 from frontend.spend.limits import is_paused
 from frontend.warmth.places import Visit
+
+#: Seconds between two tries of what needs a Triton while none answers.
+AWAY_LOOK = 0.3
+T = TypeVar("T")
 
 
 class Cancellation:
@@ -110,3 +116,16 @@ class Start:
             raise
         self.booking = self._stack.enter_context(booking)
         self._booked = True
+
+
+def while_away(work: Callable[[], T], seconds: float, gone: threading.Event) -> T:
+    """Do something that needs a Triton, again for so many seconds while none answers. Raises ClientLeft once `gone`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return work()
+        except Unreachable:
+            if time.monotonic() + AWAY_LOOK >= deadline:
+                raise
+        if gone.wait(AWAY_LOOK):
+            raise ClientLeft

@@ -9,21 +9,20 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from math import ceil
-from typing import TypeVar
 
 import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
 from frontend.errors import ApiError, DeadlineExceeded, ModelUnavailable, Unavailable
-from frontend.inference import Inference, ModelCard, Unreachable
+from frontend.inference import Inference, ModelCard
 from frontend.limits.slots import BEAT, LEASE, ClientLeft
 from frontend.limits.store import patiently
 from frontend.stillness import Stillness
-from frontend.warmth.records import Failure, Records
+from frontend.warmth.records import Records
+from frontend.warmth.refusals import busy, not_started
 from frontend.warmth.scripts import Scripts, Ticket
 from frontend.warmth.view import View
 
@@ -31,7 +30,6 @@ from frontend.warmth.view import View
 LOOK, COLD_LOOK = 0.05, 0.3
 #: Seconds after which a request that found no room may try again.
 RETRY = 2.0
-T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 
@@ -121,6 +119,10 @@ class Places:
         finally:
             self._leave(visit)
 
+    def is_warm(self, model: str) -> bool:
+        """Whether a model that is served is Warm anywhere, as far as was seen a moment ago."""
+        return bool(self._view.warm(model))
+
     def confirm(self, visit: Visit) -> bool:
         """Whether the model is Warm where the visit is. If it is not, it waits again."""
         if self._view.confirm(visit.card.id, visit.endpoint):
@@ -152,17 +154,17 @@ class Places:
             else:
                 raise RedisError("lost everything again")
             if entered.refused == "full":
-                raise _busy(f"Too many requests for {card.id!r} wait already.", RETRY)
+                raise busy(f"Too many requests for {card.id!r} wait already.", RETRY)
             if entered.refused:
                 seconds = float(entered.refused)
-                raise _busy(f"The request's turn at {card.id!r} would come in about {seconds:.0f} s, after its "
+                raise busy(f"The request's turn at {card.id!r} would come in about {seconds:.0f} s, after its "
                             "deadline.", seconds - patience)
             visit.endpoint, visit.sequence = entered.endpoint, entered.sequence
             if not warm and (failure := self._records.failures().get(card.id)):
                 seconds = failure.until - self._records.now()
                 if seconds > 0:
                     self._scripts.leave(self._process, visit.ticket, card.max_requests, None, warm)
-                    raise _not_started(card.id, failure, seconds)
+                    raise not_started(card.id, failure, seconds)
 
         try:
             patiently(come_in)
@@ -248,7 +250,7 @@ class Places:
                 seconds = failure.until - self._records.now()
                 for visit in ours:
                     if failure.sequence > visit.sequence:
-                        self._refuse(visit, _not_started(model, failure, seconds))
+                        self._refuse(visit, not_started(model, failure, seconds))
         return pause
 
     def _tell(self, visit: Visit, endpoint: str, warm: bool) -> None:
@@ -292,29 +294,3 @@ class Places:
             self._take_out(ticket, card)
             with self._lock:
                 del self._leaving[ticket.name]
-
-
-def while_away(work: Callable[[], T], seconds: float, gone: threading.Event) -> T:
-    """Do something that needs a Triton, again for so many seconds while none answers. Raises ClientLeft once `gone`."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            return work()
-        except Unreachable:
-            if time.monotonic() + COLD_LOOK >= deadline:
-                raise
-        if gone.wait(COLD_LOOK):
-            raise ClientLeft
-
-
-def _not_started(model: str, failure: Failure, seconds: float) -> ModelUnavailable:
-    return ModelUnavailable(f"The model {model!r} could not be started: {failure.reason}. It is tried again later.",
-                            headers=_retry(seconds))
-
-
-def _busy(message: str, seconds: float) -> Unavailable:
-    return Unavailable(message, headers=_retry(seconds))
-
-
-def _retry(seconds: float) -> dict[str, str]:
-    return {"Retry-After": str(max(1, ceil(seconds)))}
