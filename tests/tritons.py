@@ -21,6 +21,13 @@ from tests.stack import free_ports
 PATIENCE = 120.0
 
 
+def lives(process: psutil.Process) -> bool:
+    """Whether it runs: a zombie does not."""
+    with suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 class Triton:
     """A running one, with the tokenizers of its models loaded."""
 
@@ -51,14 +58,15 @@ class Triton:
             time.sleep(0.2)
 
     def family(self) -> list[psutil.Process]:
-        """Every process that was started for it."""
-        found = []
+        """Every process that was started for it, orphans as far as they have their environment."""
+        found = set()
+        with suppress(psutil.Error):
+            found.update(psutil.Process(self.process.pid).children(recursive=True))
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                ours = process.environ().get("STRATA_HOME") == str(self.home)
-                if ours and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return found
+                if process.environ().get("STRATA_HOME") == str(self.home):
+                    found.add(process)
+        return [process for process in found if lives(process)]
 
     def kill(self) -> None:
         """End it at once, as a machine that dies."""

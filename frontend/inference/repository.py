@@ -59,11 +59,10 @@ class Repository:
         question = service_pb2.ModelReadyRequest(name=model + ENGINE)
         endpoint = self._endpoints.at(address)
         try:
-            ready = bool(endpoint.stub.ModelReady(question, timeout=LOOK).ready)
-        except grpc.RpcError:
-            endpoint.away = True
+            return bool(endpoint.stub.ModelReady(question, timeout=LOOK).ready)
+        except grpc.RpcError as error:
+            endpoint.away = endpoint.away or is_unreachable(error)
             return False
-        return ready
 
     def probe(self, model: str, address: str) -> bool:
         """Whether an engine answers a request of one token, and how it is meant to."""
