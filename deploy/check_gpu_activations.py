@@ -97,7 +97,7 @@ def run(engine: Any, prompts: list[list[int]], max_tokens: int, layers: Sequence
 
 def reference(model: Any, ids: list[int]) -> list[torch.Tensor]:
     """[positions, hidden] after the embedding and after every block, and after the final norm, by Transformers."""
-    last = {}
+    last: dict[str, torch.Tensor] = {}
     hook = model.model.layers[-1].register_forward_hook(
         lambda module, inputs, output: last.update(rows=output[0] if isinstance(output, tuple) else output)
     )
