@@ -26,6 +26,7 @@ lint: dev ## check style and types, and that the rendered Triton entries match t
 	$(VENV)/bin/python -m model_repository.render --check
 
 bench: dev ## measure Strata against vllm serve
+	@$(VENV)/bin/python -m tests.benchmarks.tokens
 	@$(VENV)/bin/python -m tests.benchmarks
 
 clean: ## remove caches, the data in STRATA_HOME's default place and the virtual environment

@@ -28,11 +28,14 @@ class Database:
         make = _sqlite_engine if is_sqlite(url) else _postgresql_engine
         self.engine = make(url, PATIENCE if patience is None else patience)
         self._writing = self.engine.execution_options(strata_writes=True)
+        # In PostgreSQL each statement would have a view of its own. SQLite's transactions have one.
+        self._reading = self.engine if is_sqlite(url) else self.engine.execution_options(
+            isolation_level="REPEATABLE READ")
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that only reads: one consistent view."""
-        with _as_unavailable(), self.engine.begin() as connection:
+        with _as_unavailable(), self._reading.begin() as connection:
             yield connection
 
     @contextmanager

@@ -108,15 +108,18 @@ def test_readers_see_no_counter_go_down_while_workers_die(frontend: Frontend) ->
     assert seen == sorted(seen)
 
 
-def test_a_new_start_counts_from_nothing(tmp_path: Path) -> None:
-    for _ in range(2):
-        running = Frontend.start(tmp_path, workers=1)
-        get(f"{running.url}/v1/models")
-        wait_until(lambda running=running: running.total(  # type: ignore[misc]
-            "strata_requests_total", route="/v1/models") == 1)
-        running.process.kill()
-        running.process.wait()
-        running.stop()
+def test_a_frontend_that_was_killed_starts_again_at_once_and_counts_from_nothing(tmp_path: Path) -> None:
+    first = Frontend.start(tmp_path, workers=2)
+    get(f"{first.url}/v1/models")
+    wait_until(lambda: first.total("strata_requests_total", route="/v1/models") == 1)
+    first.process.kill()
+    first.process.wait()
+    second = Frontend.start(tmp_path, workers=1, STRATA_METRICS_ADDRESS=f"127.0.0.1:{first.metrics_port}")
+    second.metrics_port = first.metrics_port
+    get(f"{second.url}/v1/models")
+    wait_until(lambda: second.total("strata_requests_total", route="/v1/models") > 0)
+    assert second.total("strata_requests_total", route="/v1/models") == 1
+    second.stop()
 
 
 def test_a_second_frontend_in_one_home_ends_with_one_line(frontend: Frontend) -> None:
