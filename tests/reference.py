@@ -1,9 +1,9 @@
 """What Activations must be: Hugging Face Transformers on the same checkpoint, in float32.
 
 Errors are absolute where numbers are small, as tiny-llama's are. smollm2-135m has single numbers of 22,000 at its first
-token, which float32 resolves to 0.002: there Transformers in float32 is itself 0.01 away from Transformers in float64. So
-errors are measured by the largest number that has stood in the residual stream at that position up to that Layer, which
-is what its sums were rounded to.
+token, which float32 resolves to 0.002: there Transformers in float32 is itself 0.01 away from Transformers in float64.
+So errors are measured by the largest number that has stood in the residual stream at that position up to that Layer,
+which is what its sums were rounded to.
 """
 from __future__ import annotations
 
