@@ -257,3 +257,21 @@ def test_a_flood_does_not_starve_another_person(paid: Paid, stack: Stack) -> Non
     for one in flooding:
         one.result()
     assert set(refused) == {429}
+
+
+def test_a_triton_that_is_killed(paid: Paid, stack: Stack) -> None:
+    """The last of these tests: Triton takes a minute to come back, with all its models."""
+    if paid.database.engine.dialect.name != "sqlite":
+        pytest.skip("says nothing about databases, and takes minutes")
+    person = paid.person(10_000_000)
+    with Load(person, at_once=4) as load:
+        until(lambda: load.outcomes.count("ok") >= 4)
+        for process in psutil.Process(stack.process.pid).children(recursive=True):
+            if process.name() == "tritonserver":
+                process.kill()
+        until(lambda: not works(person))
+        until(lambda: works(person), 300)
+    no_hold_is_stuck(paid, person)
+    nothing_was_charged_twice(paid, person, load)
+    assert set(load.outcomes) <= {"ok", "error inference_error", "502 inference_error", "503 unavailable",
+                                  "503 model_unavailable", "404 model_not_found"}
