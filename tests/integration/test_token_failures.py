@@ -274,4 +274,4 @@ def test_a_triton_that_is_killed(paid: Paid, stack: Stack) -> None:
     no_hold_is_stuck(paid, person)
     nothing_was_charged_twice(paid, person, load)
     assert set(load.outcomes) <= {"ok", "error inference_error", "502 inference_error", "503 unavailable",
-                                  "503 model_unavailable", "404 model_not_found"}
+                                  "503 model_unavailable"}
