@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from frontend.db.turns import Turns
 from frontend.errors import Unavailable
 
 #: Seconds that a statement waits for SQLite's write lock, a connection attempt for PostgreSQL, a thread for the pool.
@@ -26,7 +27,11 @@ class Database:
     def __init__(self, url: str, patience: int | None = None) -> None:
         """`patience`: instead of PATIENCE, for what may take long."""
         make = _sqlite_engine if is_sqlite(url) else _postgresql_engine
-        self.engine = make(url, PATIENCE if patience is None else patience)
+        self._patience = PATIENCE if patience is None else patience
+        self.engine = make(url, self._patience)
+        # Who waits for SQLite's write lock sleeps and looks again, so that many who wait starve each other. Of each
+        # process there is only one who does; the others wait here, where they are woken in turn.
+        self._turns = Turns() if is_sqlite(url) else None
         self._writing = self.engine.execution_options(strata_writes=True)
         # In PostgreSQL each statement would have a view of its own. SQLite's transactions have one.
         self._reading = self.engine if is_sqlite(url) else self.engine.execution_options(
@@ -41,8 +46,20 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that writes. SQLite takes the write lock at once, so that it can't lose a race halfway."""
-        with _as_unavailable(), self._writing.begin() as connection:
+        with _as_unavailable(), self._turn_to_write(), self._writing.begin() as connection:
             yield connection
+
+    @contextmanager
+    def _turn_to_write(self) -> Iterator[None]:
+        if self._turns is None:
+            yield
+            return
+        if not self._turns.take(self._patience):
+            raise PoolTimeout("other threads write")
+        try:
+            yield
+        finally:
+            self._turns.end()
 
     def ping(self) -> None:
         """Raises Unavailable unless the database answers."""
@@ -90,7 +107,8 @@ def _sqlite_engine(url: str, patience: int) -> Engine:
 def _postgresql_engine(url: str, patience: int) -> Engine:
     # A client that stands still in a transaction, or waits for the locks of one, is the server's to end.
     options = f"-c lock_timeout={patience}s -c idle_in_transaction_session_timeout={2 * patience}s"
-    engine = create_engine(url, hide_parameters=True, pool_size=10, max_overflow=90, pool_timeout=patience,
+    # Transactions are short, so a few connections serve hundreds of threads; a server has a hundred for everybody.
+    engine = create_engine(url, hide_parameters=True, pool_size=10, max_overflow=5, pool_timeout=patience,
                            pool_pre_ping=True, connect_args={"connect_timeout": PATIENCE, "options": options})
 
     @event.listens_for(engine, "do_connect")

@@ -41,7 +41,8 @@ class Rate:
         allowed = patiently(lambda: self._limiter.hit(item, key_id))
         stats = patiently(lambda: self._limiter.get_window_stats(item, key_id))
         reset = max(stats.reset_time - time.time(), 0.0) if stats.remaining < per_minute else 0.0
-        return allowed, Window(per_minute, stats.remaining, reset)
+        # Below 0 where the limit was higher a moment ago.
+        return allowed, Window(per_minute, max(stats.remaining, 0), reset)
 
 
 def rate_limited(message: str, seconds: float) -> RateLimited:

@@ -222,7 +222,8 @@ def test_the_sdk_waits_as_long_as_a_rate_limit_says(paid: Paid) -> None:
     before = paid.frontend.total("strata_requests_total", code="rate_limited")
     sdk = openai.OpenAI(base_url=f"{paid.frontend.url}/v1", api_key=person.key, max_retries=5)
     with person.client.stream("POST", PATH, json=body(max_tokens=400, stream=True)) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()
+        next(lines)
         refused = person.ask()
         assert (refused.status_code, refused.json()["error"]["type"]) == (429, "rate_limit_error")
         assert (refused.headers["Retry-After"], refused.headers["retry-after-ms"]) == ("1", "1000")
@@ -230,7 +231,7 @@ def test_the_sdk_waits_as_long_as_a_rate_limit_says(paid: Paid) -> None:
         done = ThreadPoolExecutor(1).submit(
             sdk.completions.create, model="tiny-llama", prompt="The sky is", max_tokens=1)
         until(lambda: paid.frontend.total("strata_requests_total", code="rate_limited") >= before + 2)
-        answer.read()
+        assert "data: [DONE]" in list(lines)
     assert done.result().choices[0].finish_reason == "length"
     assert time.monotonic() - started >= 1
     change_limits(paid.database, SYSTEM, person.account.id, active=None, waiting=None)

@@ -1,8 +1,6 @@
 """Metrics of a real gunicorn with several workers, read on the address that they share."""
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from tests.frontend import Frontend, get
@@ -84,9 +83,9 @@ def test_counts_outlive_workers_and_their_files_do_not(frontend: Frontend) -> No
     for _ in range(2):
         before = frontend.total("strata_requests_total", route="/healthz")
         old = frontend.workers()
-        for worker in old:
-            os.kill(worker.pid, signal.SIGKILL)
         booted = frontend.output().count("Booting worker")
+        for worker in old:
+            worker.kill()
         wait_until(lambda booted=booted: frontend.output().count("Booting worker") == booted + 2)  # type: ignore[misc]
         wait_until(frontend.answers)
         wait_until(lambda old=old: not any(  # type: ignore[misc]
@@ -99,11 +98,11 @@ def test_readers_see_no_counter_go_down_while_workers_die(frontend: Frontend) ->
     seen: list[float] = []
     for victim in frontend.workers():
         for _ in range(10):
-            get(f"{frontend.url}/healthz")
             with suppress(httpx.TransportError):  # the worker that was answering died
+                get(f"{frontend.url}/healthz")
                 seen.append(frontend.total("strata_requests_total", route="/healthz"))
-            if victim.is_running():
-                os.kill(victim.pid, signal.SIGKILL)
+            with suppress(psutil.NoSuchProcess):  # it is gone already
+                victim.kill()
     assert len(seen) > 5
     assert seen == sorted(seen)
 
