@@ -354,8 +354,8 @@ def test_a_capture_that_breaks_fails_its_own_request_alone(bench: Bench, positio
 
 def test_requests_wait_for_shared_memory_in_order(bench: Bench) -> None:
     # Each takes three quarters of the pool.
-    ids = prompt(1800, 14)
-    calls = [bench.start(ids, LAYERS, max_tokens=200, ignore_eos=True) for _ in range(3)]
+    ids = prompt(1200, 14)
+    calls = [bench.start(ids, LAYERS, max_tokens=800, ignore_eos=True) for _ in range(3)]  # seconds for each
     plain = bench.start(prompt(10, 15), max_tokens=2)
     assert plain.wait().failure is None
     assert bench.figures.later("strata_activation_requests_waiting") >= 1
@@ -379,13 +379,13 @@ def test_shared_memory_that_somebody_else_fills_is_a_clear_error(bench: Bench, m
     assert bench.figures.later("strata_activation_bytes") == 0
 
 
-def test_a_worker_that_is_killed_fails_what_runs_and_what_waits(bench: Bench) -> None:
+def test_an_engine_that_is_killed_fails_what_runs_and_what_waits(bench: Bench) -> None:
     ids = prompt(1800, 17)
     calls = [bench.start(ids, LAYERS, max_tokens=200, ignore_eos=True) for _ in range(2)]
     time.sleep(0.5)
-    (worker,) = [process for process in psutil.Process().children(recursive=True)
-                 if "VLLM::Worker" in " ".join(process.cmdline())]
-    worker.send_signal(signal.SIGKILL)
+    (core,) = [process for process in psutil.Process().children(recursive=True)  # its only worker lives in it
+               if "VLLM::EngineCore" in " ".join(process.cmdline())]
+    core.send_signal(signal.SIGKILL)
     for call in calls:
         assert call.wait().failure is not None
         assert call.failure[0] == "UNAVAILABLE"
