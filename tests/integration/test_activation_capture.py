@@ -25,7 +25,7 @@ import torch
 from deploy.local import checkpoints as checkpoints_
 from model_repository import catalog
 from tests.integration.faulty_worker import BREAKS_GATHERING, BREAKS_STORING
-from tests.reference import LAYER_ERROR, Reference, check_parity
+from tests.reference import LAYER_ERROR, Reference
 
 MODEL = catalog.load()["tiny-llama"]
 LAYERS = ["embedding", *map(str, range(MODEL.n_layers)), "final_norm"]
@@ -133,11 +133,11 @@ class Bench:
         ids = call.prompt + call.tokens(index)[:-1]
         expected = list(range(len(ids)) if positions is None else positions)
         assert call.positions(index) == expected
-        found, rows = call.activations(index).numpy(), self._reference.rows(ids)
+        found, reference = call.activations(index).numpy(), self._reference.run(ids)
         assert found.shape == (len(call.layers), len(expected), MODEL.hidden_size)
-        right = {str(layer): whole[expected] for layer, whole in rows.items()}
+        right = {str(layer): rows for layer, rows in reference.items()}
         for layer, got in zip(call.layers, found, strict=True):
-            check_parity(layer, got, right[layer])
+            right[layer].check(got, expected)
 
     def slabs(self) -> list[Path]:
         """The slabs that are there now."""
