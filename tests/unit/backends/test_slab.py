@@ -70,10 +70,12 @@ def test_rows_that_were_not_written_or_were_overwritten_are_missed(path: Path) -
     assert reader.missing([Run(10, 0, 3)]) is None
 
 
-def test_no_rows_are_a_tensor_too(path: Path) -> None:
-    reader = SlabReader(path, LAYOUT)
-    assert reader.missing([]) is None
-    assert reader.tensor([]).shape == (3, 0, 5)
+def test_no_rows_are_a_tensor_too(path: Path, tmp_path: Path) -> None:
+    none = Layout(0, 3, 5, "bfloat16")
+    slab.create(tmp_path / "none", none)
+    for reader in (SlabReader(path, LAYOUT), SlabReader(tmp_path / "none", none)):
+        assert reader.missing([]) is None
+        assert reader.tensor([]).shape == (3, 0, 5)
 
 
 def test_the_first_failure_is_what_the_reader_hears(path: Path) -> None:
