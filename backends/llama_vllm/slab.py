@@ -133,13 +133,13 @@ class SlabReader:
         """A copy of these rows: [layers, positions, hidden]."""
         layout = self._layout
         dtype = DTYPES[layout.dtype]
-        answer = torch.empty((layout.layers, sum(run.length for run in runs), layout.hidden), dtype=dtype)
-        if not answer.numel():
-            return answer
-        data = torch.frombuffer(self._memory, dtype=dtype, offset=layout.data_at)
-        rows = data.view(layout.rows, layout.layers, layout.hidden)
+        # Copied by numpy as integers of the same size: torch would have several threads wait for each other.
+        integer = np.dtype(f"i{dtype.itemsize}")
+        answer = np.empty((layout.layers, sum(run.length for run in runs), layout.hidden), integer)
+        data = np.frombuffer(self._memory, integer, layout.rows * layout.layers * layout.hidden, layout.data_at)
+        rows = data.reshape(layout.rows, layout.layers, layout.hidden)
         at = 0
         for run in runs:
-            answer[:, at : at + run.length] = rows[run.row : run.row + run.length].transpose(0, 1)
+            answer[:, at : at + run.length] = rows[run.row : run.row + run.length].swapaxes(0, 1)
             at += run.length
-        return answer
+        return torch.from_numpy(answer).view(dtype)

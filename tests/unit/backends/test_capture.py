@@ -70,7 +70,9 @@ class Bench:
         self.runner = Runner(second)
         config = SimpleNamespace(
             model_config=SimpleNamespace(
-                get_hidden_size=lambda: HIDDEN, hf_text_config=SimpleNamespace(num_hidden_layers=3)
+                get_hidden_size=lambda: HIDDEN,
+                dtype=torch.float32,
+                hf_text_config=SimpleNamespace(num_hidden_layers=3),
             ),
             compilation_config=SimpleNamespace(
                 mode=CompilationMode.VLLM_COMPILE if compiled else CompilationMode.NONE,
@@ -202,6 +204,16 @@ def test_a_batch_that_is_not_what_was_scheduled_fails_who_wanted_something_of_it
     bench.runner.input_batch.req_ids = ["b"]
     bench.step({"a": (1, 6, 1)})
     assert bench.readers["a"].failure() == "ValueError: a choice was scheduled and is not in the batch"
+
+
+def test_numbers_that_float16_lacks_fail_the_request(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    small, large = bench.request("small", "all", [1], "float16"), bench.request("large", "all", [1], "float16")
+    bench.step({"small": (65, 0, 6), "large": (66, 0, 6)}, new=(small, large))
+    assert bench.holds("small", 65, [1], 0, 0, 6)
+    failure = bench.readers["large"].failure()
+    assert failure is not None
+    assert "beyond 65504" in failure
 
 
 def test_a_slab_that_is_gone_disturbs_nobody(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from backends.llama_vllm import slab
+from backends.llama_vllm.outputs import NoRoom, make_sure_of_room
 from backends.llama_vllm.positions import Run
 from backends.llama_vllm.slab import DTYPES, Layout, SlabReader, SlabWriter
 
@@ -68,10 +70,12 @@ def test_rows_that_were_not_written_or_were_overwritten_are_missed(path: Path) -
     assert reader.missing([Run(10, 0, 3)]) is None
 
 
-def test_no_rows_are_a_tensor_too(path: Path) -> None:
-    reader = SlabReader(path, LAYOUT)
-    assert reader.missing([]) is None
-    assert reader.tensor([]).shape == (3, 0, 5)
+def test_no_rows_are_a_tensor_too(path: Path, tmp_path: Path) -> None:
+    none = Layout(0, 3, 5, "bfloat16")
+    slab.create(tmp_path / "none", none)
+    for reader in (SlabReader(path, LAYOUT), SlabReader(tmp_path / "none", none)):
+        assert reader.missing([]) is None
+        assert reader.tensor([]).shape == (3, 0, 5)
 
 
 def test_the_first_failure_is_what_the_reader_hears(path: Path) -> None:
@@ -107,3 +111,11 @@ def test_memory_that_is_not_there_is_an_error_at_once(small_disk: Path) -> None:
     assert full.value.errno == errno.ENOSPC
     slab.discard(small_disk / "slab")
     slab.create(small_disk / "slab", LAYOUT)
+
+
+def test_answers_that_shared_memory_has_no_room_for_are_not_passed_on(small_disk: Path) -> None:
+    half, whole = np.zeros(2**19, np.uint8), np.zeros(2**20, np.uint8)
+    make_sure_of_room({"activations": half, "index": half}, str(small_disk))
+    with pytest.raises(NoRoom, match="no room for an answer of 1572864 bytes"):
+        make_sure_of_room({"activations": whole, "index": half}, str(small_disk))
+    make_sure_of_room({"activations": torch.zeros(2**20), "index": half}, "/dev/shm")
