@@ -171,8 +171,8 @@ def test_a_persons_limits(strata: Strata, ada: str) -> None:
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_reader_that_leaves_is_no_error(strata: Strata, ada: str) -> None:
     columns = {"account_id": ada, "key_id": "key_x", "at": datetime.now(UTC), "day": "2026-01-31",
-               "model": "tiny-llama", "route": "/v1/completions", "prompt_tokens": 3, "completion_tokens": 4, "charged": 7,
-               "activation_bytes": 0, "status": 200, "settled_by": "request"}
+               "model": "tiny-llama", "route": "/v1/completions", "prompt_tokens": 3, "completion_tokens": 4,
+               "charged": 7, "activation_bytes": 0, "status": 200, "settled_by": "request"}
     with strata.database.write() as connection:  # more than a pipe holds
         connection.execute(insert(usage_records), [{"id": f"req_{number}", **columns} for number in range(1500)])
     done = subprocess.run(
