@@ -35,14 +35,14 @@ class Rate:
     def start(self, key_id: str, per_minute: int) -> tuple[bool, Window]:
         """Count a start if it is within the limit; whether it is. Raises Unavailable where Redis is away.
 
-        A start that is refused does not count, so whoever keeps trying gets through when there is room.
+        A start that is refused does not count, so whoever keeps trying gets through when there is room. Another limit
+        than before begins anew: the library counts for each by itself.
         """
         item = RateLimitItemPerMinute(per_minute)
         allowed = patiently(lambda: self._limiter.hit(item, key_id))
         stats = patiently(lambda: self._limiter.get_window_stats(item, key_id))
         reset = max(stats.reset_time - time.time(), 0.0) if stats.remaining < per_minute else 0.0
-        # Below 0 where the limit was higher a moment ago.
-        return allowed, Window(per_minute, max(stats.remaining, 0), reset)
+        return allowed, Window(per_minute, stats.remaining, reset)
 
 
 def rate_limited(message: str, seconds: float) -> RateLimited:

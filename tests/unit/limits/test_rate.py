@@ -76,8 +76,9 @@ def test_the_refusal_says_when_to_come_back_in_whole_seconds_at_least_one() -> N
     assert rate_limited("", 12.001).headers == {"Retry-After": "13", "retry-after-ms": "12001"}
 
 
-def test_a_limit_that_was_lowered_leaves_nothing_and_not_less(rate: Rate) -> None:
+def test_another_limit_begins_anew(rate: Rate) -> None:
     for _ in range(5):
         rate.start("key_1", 5)
+    assert not rate.start("key_1", 5)[0]
     allowed, window = rate.start("key_1", 2)
-    assert (allowed, window.remaining) == (False, 0)
+    assert (allowed, window.remaining) == (True, 1)
