@@ -135,7 +135,10 @@ class SlabReader:
         dtype = DTYPES[layout.dtype]
         # Copied by numpy as integers of the same size: torch would have several threads wait for each other.
         integer = np.dtype(f"i{dtype.itemsize}")
-        answer = np.empty((layout.layers, sum(run.length for run in runs), layout.hidden), integer)
+        shape = (layout.layers, sum(run.length for run in runs), layout.hidden)
+        if not runs:
+            return torch.empty(shape, dtype=dtype)  # with torch's strides: those of numpy's empty arrays Triton refuses
+        answer = np.empty(shape, integer)
         data = np.frombuffer(self._memory, integer, layout.rows * layout.layers * layout.hidden, layout.data_at)
         rows = data.reshape(layout.rows, layout.layers, layout.hidden)
         at = 0
