@@ -18,6 +18,12 @@ from frontend.errors import Unavailable
 PATIENCE = 5
 
 
+#: What SQLAlchemy and the drivers say of a database that does not answer. InternalError: PostgreSQL ended our
+#: transaction, or does not write at all.
+_AWAY = (sqlite3.OperationalError, psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError,
+         OperationalError, InterfaceError, InternalError, PoolTimeout)
+
+
 class Database:
     """One pool of connections. Threads share it; a forked process must make its own.
 
@@ -80,8 +86,7 @@ def is_sqlite(url: str) -> bool:
 def _as_unavailable() -> Iterator[None]:
     try:
         yield
-    # InternalError: PostgreSQL ended our transaction, or does not write at all.
-    except (sqlite3.OperationalError, OperationalError, InterfaceError, InternalError, PoolTimeout) as error:
+    except _AWAY as error:
         raise Unavailable("The database does not answer. Try again in a moment.") from error
 
 
