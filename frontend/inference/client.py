@@ -23,10 +23,11 @@ from frontend.inference.watch import StreamWatch
 QUICK = 10.0
 #: Seconds for which a model's card is believed before Triton is asked again.
 CARD_TTL = 10.0
-#: Tensors may be large; and a Triton that comes back is noticed within a second, not gRPC's two minutes.
+#: Tensors may be large; and a Triton that comes back is noticed within a second, not gRPC's two minutes. The least
+#: pause is also how long a connection may take to open: a fifth of a second was too short for busy machines.
 _CHANNEL_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
                     ("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 200),
-                    ("grpc.min_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 1000)]
+                    ("grpc.min_reconnect_backoff_ms", 1000), ("grpc.max_reconnect_backoff_ms", 1000)]
 _TOKENIZER, _ENGINE = "_tokenizer", "_engine"
 #: Triton's streaming call.
 _STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"

@@ -108,7 +108,7 @@ def test_readers_see_no_counter_go_down_while_workers_die(frontend: Frontend) ->
 
 
 def test_a_frontend_that_was_killed_starts_again_at_once_and_counts_from_nothing(tmp_path: Path) -> None:
-    first = Frontend.start(tmp_path, workers=2)
+    first = Frontend.start(tmp_path, workers=1)
     get(f"{first.url}/v1/models")
     wait_until(lambda: first.total("strata_requests_total", route="/v1/models") == 1)
     first.process.kill()
