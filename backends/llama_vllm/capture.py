@@ -21,10 +21,9 @@ from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
 from vllm.model_executor.models.interfaces import EagleModelMixin
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 
-from backends.llama_vllm.activations import CONFIG_KEY, FINAL_NORM_POINT, points, refusal
+from backends.llama_vllm.activations import CONFIG_KEY, FINAL_NORM_POINT, ActivationRequest, points, refusal
 from backends.llama_vllm.positions import Piece, Run, Selection, blocks, pieces, wanted
-from backends.llama_vllm.recording import EXTRA_ARG
-from backends.llama_vllm.slab import DTYPES, Layout, SlabWriter
+from backends.llama_vllm.slab import DTYPES, SlabWriter
 
 log = logging.getLogger(__name__)
 
@@ -42,18 +41,17 @@ class Choice:
     narrowed: bool = False  # to a data type that lacks some numbers of the model's own
 
     @classmethod
-    def of(cls, request: NewRequestData, hidden: int, own: torch.dtype) -> Choice | None:
-        """What a request's parameters say, None if it captures nothing. Raises OSError if its slab is gone."""
-        extra = request.sampling_params and request.sampling_params.extra_args
-        asked = extra and extra.get(EXTRA_ARG)
-        if not asked:
+    def of(cls, request: NewRequestData, own: torch.dtype) -> Choice | None:
+        """What a request's parameters say, None if it captures nothing. own: the model's data type.
+
+        Raises OSError if its slab is gone.
+        """
+        told = ActivationRequest.of_extra_args(request.sampling_params and request.sampling_params.extra_args)
+        if told is None:
             return None
-        selection = Selection(
-            asked["kind"], asked["prompt"], asked["max_tokens"], tuple(asked["positions"]), asked["latest"]
-        )
-        layout = Layout(selection.rows, len(asked["points"]), hidden, asked["dtype"])
-        narrowed = DTYPES[layout.dtype] == torch.float16 != own
-        return cls(tuple(asked["points"]), selection, SlabWriter(asked["path"], layout), narrowed)
+        path, asked = told
+        narrowed = DTYPES[asked.layout.dtype] == torch.float16 != own
+        return cls(asked.points, asked.selection, SlabWriter(path, asked.layout), narrowed)
 
 
 class Capture:
@@ -132,7 +130,7 @@ class Capture:
         if request.req_id in self._choices:
             return
         try:
-            choice = Choice.of(request, self._hidden, self._dtype)
+            choice = Choice.of(request, self._dtype)
         except Exception as error:
             # Its owner has gone already, or will miss its rows at the end.
             log.warning("a slab could not be opened: %s", error)

@@ -77,7 +77,7 @@ def discard(path: Path) -> None:
 class SlabWriter:
     """The worker's end."""
 
-    def __init__(self, path: str, layout: Layout) -> None:
+    def __init__(self, path: Path, layout: Layout) -> None:
         """Raises OSError if there is no such slab."""
         self.layout = layout
         self._file = os.open(path, os.O_RDWR)

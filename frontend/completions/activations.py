@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from frontend.completions.request import ALL, DTYPE_BYTES, NAMED_LAYERS, ActivationRequest, Layer
 from frontend.errors import ActivationsTooLarge, InferenceError, InvalidRequest, Problem
 from frontend.inference import ActivationPart, Capture, ModelCard
@@ -184,15 +182,7 @@ def join(
                 for part in parts)
     if not parts or not whole or found.positions != tuple(positions):
         raise InferenceError(f"Inference returned other Activations of {card.id!r} than were asked for.")
-    if capture.dtype == "float16" != card.dtype and any(_has_infinity(part) for part in parts):
-        raise InferenceError("These activations hold numbers beyond 65504, the most that float16 has: "
-                             "ask for dtype bfloat16 or float32.")
     return found
-
-
-def _has_infinity(part: ActivationPart) -> bool:
-    """Whether a float16 is infinite: all bits of its exponent set, and none of its fraction."""
-    return bool(((np.frombuffer(part.data, "<u2") & 0x7FFF) == 0x7C00).any())
 
 
 def _row_bytes(asked: ActivationRequest, card: ModelCard) -> int:

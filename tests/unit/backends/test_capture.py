@@ -17,7 +17,7 @@ from vllm.config import CompilationMode, CUDAGraphMode
 from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 
 from backends.llama_vllm import capture, slab
-from backends.llama_vllm.activations import FINAL_NORM_POINT
+from backends.llama_vllm.activations import FINAL_NORM_POINT, ActivationRequest
 from backends.llama_vllm.capture import Capture, hand_out
 from backends.llama_vllm.positions import Kind, Run, Selection
 from backends.llama_vllm.slab import Layout, SlabReader
@@ -86,22 +86,13 @@ class Bench:
 
     def request(self, name: str, kind: Kind, points: list[int], dtype: str = "float32", start: int = 0) -> Any:
         """A request of 6 prompt tokens and max_tokens 4 that captures, as the scheduler announces it."""
-        selection = Selection(kind, 6, 4)
+        selection = Selection(kind, 6, 4, latest=4)
         layout = Layout(selection.rows, len(points), HIDDEN, dtype)
         if name not in self.readers:
             slab.create(self._folder / name, layout)
             self.readers[name] = SlabReader(self._folder / name, layout)
-        asked = {
-            "path": str(self._folder / name),
-            "points": points,
-            "dtype": dtype,
-            "kind": kind,
-            "prompt": 6,
-            "max_tokens": 4,
-            "positions": [],
-            "latest": 4,
-        }
-        params = SamplingParams(extra_args={"activations": asked})
+        asked = ActivationRequest(tuple(points), selection, layout)
+        params = SamplingParams(extra_args=asked.extra_args(self._folder / name))
         return NewRequestData(name, [1] * 6, [], params, None, (), start, None)
 
     def step(

@@ -46,7 +46,7 @@ def rows(count: int, layout: Layout = LAYOUT) -> torch.Tensor:
 def test_what_was_written_is_read(tmp_path: Path, dtype: str) -> None:
     layout = Layout(7, 3, 5, dtype)
     slab.create(tmp_path / "slab", layout)
-    writer = SlabWriter(str(tmp_path / "slab"), layout)
+    writer = SlabWriter(tmp_path / "slab", layout)
     written = rows(5, layout)
     writer.write(Run(100, 2, 3), written[:3])
     writer.write(Run(50, 0, 2), written[3:])
@@ -60,7 +60,7 @@ def test_what_was_written_is_read(tmp_path: Path, dtype: str) -> None:
 
 
 def test_rows_that_were_not_written_or_were_overwritten_are_missed(path: Path) -> None:
-    writer = SlabWriter(str(path), LAYOUT)
+    writer = SlabWriter(path, LAYOUT)
     writer.write(Run(10, 0, 3), rows(3))
     reader = SlabReader(path, LAYOUT)
     assert reader.missing([Run(10, 0, 4)]) == 13
@@ -79,7 +79,7 @@ def test_no_rows_are_a_tensor_too(path: Path, tmp_path: Path) -> None:
 
 
 def test_the_first_failure_is_what_the_reader_hears(path: Path) -> None:
-    reader, writer = SlabReader(path, LAYOUT), SlabWriter(str(path), LAYOUT)
+    reader, writer = SlabReader(path, LAYOUT), SlabWriter(path, LAYOUT)
     assert reader.failure() is None
     writer.fail("broken " + "é" * 1000)
     writer.fail("again")
@@ -94,7 +94,7 @@ def test_memory_is_free_while_the_writer_still_holds_the_slab(small_disk: Path) 
     layout = Layout(100, 1, 2000, "float32")
     path = small_disk / "slab"
     slab.create(path, layout)
-    writer = SlabWriter(str(path), layout)
+    writer = SlabWriter(path, layout)
     writer.write(Run(0, 0, 100), rows(100, layout))
     slab.discard(path)
     slab.create(small_disk / "next", layout)
