@@ -29,6 +29,7 @@ soak: dev ## mixed traffic for MINUTES (30) while a model comes and goes
 	@$(VENV)/bin/python -m tests.soak --minutes $(or $(MINUTES),30)
 
 bench: dev ## measure Strata against vllm serve
+	@$(VENV)/bin/python -m tests.benchmarks.tokens
 	@$(VENV)/bin/python -m tests.benchmarks
 
 clean: ## remove caches, the data in STRATA_HOME's default place and the virtual environment

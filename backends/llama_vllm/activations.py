@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from backends.llama_vllm.positions import Kind, Selection
@@ -21,6 +22,9 @@ FINAL_NORM_POINT = -1
 
 #: The key of vLLM's additional_config, which is part of its compile cache's, for the catalog's `activation_layers`.
 CONFIG_KEY = "activation_layers"
+
+#: The key of SamplingParams.extra_args for what the worker is to capture.
+EXTRA_ARG = "activations"
 
 #: For "last", so many of the latest positions are kept: the engine runs a step past an end that it finds itself.
 LATEST = 4
@@ -57,6 +61,35 @@ class ActivationRequest:
     points: tuple[int, ...]
     selection: Selection
     layout: Layout
+
+    def extra_args(self, slab: Path) -> dict[str, Any]:
+        """The SamplingParams.extra_args that tell the worker to capture this into a slab: plain values."""
+        selection, layout = self.selection, self.layout
+        return {
+            EXTRA_ARG: {
+                "slab": str(slab),
+                "points": list(self.points),
+                "kind": selection.kind,
+                "prompt": selection.prompt,
+                "max_tokens": selection.max_tokens,
+                "positions": list(selection.positions),
+                "latest": selection.latest,
+                "hidden": layout.hidden,
+                "dtype": layout.dtype,
+            }
+        }
+
+    @classmethod
+    def of_extra_args(cls, extra_args: Mapping[str, Any] | None) -> tuple[Path, ActivationRequest] | None:
+        """The slab, and what to capture into it; None if nothing is to be captured."""
+        told = (extra_args or {}).get(EXTRA_ARG)
+        if told is None:
+            return None
+        selection = Selection(
+            told["kind"], told["prompt"], told["max_tokens"], tuple(told["positions"]), told["latest"]
+        )
+        layout = Layout(selection.rows, len(told["points"]), told["hidden"], told["dtype"])
+        return Path(told["slab"]), cls(tuple(told["points"]), selection, layout)
 
 
 def point_of(layer: str) -> int:

@@ -21,10 +21,9 @@ from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
 from vllm.model_executor.models.interfaces import EagleModelMixin
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 
-from backends.llama_vllm.activations import CONFIG_KEY, FINAL_NORM_POINT, points, refusal
+from backends.llama_vllm.activations import CONFIG_KEY, FINAL_NORM_POINT, ActivationRequest, points, refusal
 from backends.llama_vllm.positions import Piece, Run, Selection, blocks, pieces, wanted
-from backends.llama_vllm.recording import EXTRA_ARG
-from backends.llama_vllm.slab import DTYPES, Layout, SlabWriter
+from backends.llama_vllm.slab import DTYPES, SlabWriter
 
 log = logging.getLogger(__name__)
 
@@ -39,19 +38,20 @@ class Choice:
     points: tuple[int, ...]
     selection: Selection
     slab: SlabWriter
+    narrowed: bool = False  # to a data type that lacks some numbers of the model's own
 
     @classmethod
-    def of(cls, request: NewRequestData, hidden: int) -> Choice | None:
-        """What a request's parameters say, None if it captures nothing. Raises OSError if its slab is gone."""
-        extra = request.sampling_params and request.sampling_params.extra_args
-        asked = extra and extra.get(EXTRA_ARG)
-        if not asked:
+    def of(cls, request: NewRequestData, own: torch.dtype) -> Choice | None:
+        """What a request's parameters say, None if it captures nothing. own: the model's data type.
+
+        Raises OSError if its slab is gone.
+        """
+        told = ActivationRequest.of_extra_args(request.sampling_params and request.sampling_params.extra_args)
+        if told is None:
             return None
-        selection = Selection(
-            asked["kind"], asked["prompt"], asked["max_tokens"], tuple(asked["positions"]), asked["latest"]
-        )
-        layout = Layout(selection.rows, len(asked["points"]), hidden, asked["dtype"])
-        return cls(tuple(asked["points"]), selection, SlabWriter(asked["path"], layout))
+        path, asked = told
+        narrowed = DTYPES[asked.layout.dtype] == torch.float16 != own
+        return cls(asked.points, asked.selection, SlabWriter(path, asked.layout), narrowed)
 
 
 class Capture:
@@ -60,7 +60,7 @@ class Capture:
     def __init__(self, runner: Any, config: VllmConfig) -> None:
         """Switches the auxiliary outputs on: for good where the model is compiled, else in the steps that want any."""
         self._runner = runner
-        self._hidden = config.model_config.get_hidden_size()
+        self._hidden, self._dtype = config.model_config.get_hidden_size(), config.model_config.dtype
         self._writes = get_tensor_model_parallel_rank() == 0  # every rank has the whole residual stream
         compilation = config.compilation_config
         self._static = compilation.mode != CompilationMode.NONE or compilation.cudagraph_mode != CUDAGraphMode.NONE
@@ -130,7 +130,7 @@ class Capture:
         if request.req_id in self._choices:
             return
         try:
-            choice = Choice.of(request, self._hidden)
+            choice = Choice.of(request, self._dtype)
         except Exception as error:
             # Its owner has gone already, or will miss its rows at the end.
             log.warning("a slab could not be opened: %s", error)
@@ -186,8 +186,11 @@ def store(rows: torch.Tensor, whose: Sequence[tuple[Choice, Run]]) -> None:
     """Writes rows into the slabs that they belong to; one that can't be written is marked as failed."""
     at = 0
     for choice, run in whose:
+        own = rows[at : at + run.length]
         try:
-            choice.slab.write(run, rows[at : at + run.length])
+            if choice.narrowed and bool(own.isinf().any()):
+                raise OverflowError("they hold numbers beyond 65504, the most of float16: ask for bfloat16 or float32")
+            choice.slab.write(run, own)
         except Exception as error:
             log.exception("activations could not be stored")
             mark_failed(choice, error)

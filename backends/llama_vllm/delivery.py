@@ -17,7 +17,7 @@ from vllm.v1.engine import FinishReason
 from backends.llama_vllm.choice import ChoiceState, Ending
 from backends.llama_vllm.completion import News
 from backends.llama_vllm.logprobs import WHOLE_VOCABULARY
-from backends.llama_vllm.outputs import Message, choice_messages, prompt_messages, rows_per_message
+from backends.llama_vllm.outputs import Message, NoRoom, choice_messages, prompt_messages, rows_per_message
 from backends.llama_vllm.recording import Recording
 from backends.llama_vllm.sampling import Sampling
 from backends.llama_vllm.slab import CaptureFailed
@@ -46,10 +46,6 @@ class Caller(Protocol):
 
     def cancelled(self) -> bool:
         """Whether the caller has gone away."""
-
-
-class NoRoom(Exception):
-    """There is too little memory to send an answer; the message is one line for the caller."""
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,8 @@ import numpy as np  # noqa: E402
 import triton_python_backend_utils as pb_utils  # noqa: E402
 
 from backends.llama_vllm import guard, prefork  # noqa: E402
+from backends.llama_vllm.outputs import Message, make_sure_of_room  # noqa: E402
 from backends.llama_vllm.sampling import InvalidRequest, parse_sampling  # noqa: E402
-
-#: Where the stub passes tensors to Triton. It grows that memory without asking, and dies when there is none left.
-SHARED_MEMORY = "/dev/shm"
-#: Responses larger than this are sent only if there is room for them, and this much more.
-LARGE_BYTES = 2**20
 
 
 class TritonPythonModel:
@@ -78,11 +74,9 @@ class TritonCaller:
     def __init__(self, sender: Any) -> None:
         self._sender: Any = sender
 
-    def send(self, message: dict[str, Any], final: bool) -> None:
+    def send(self, message: Message, final: bool) -> None:
         """Sends one response. Raises NoRoom."""
-        size = sum(array.nbytes for array in message.values())
-        if size > LARGE_BYTES:
-            make_sure_of_room(size + LARGE_BYTES)
+        make_sure_of_room(message)
         self._send(pb_utils.InferenceResponse([tensor(name, array) for name, array in message.items()]), final)
 
     def fail(self, failure: Any, message: str) -> None:
@@ -147,15 +141,6 @@ class TritonMetrics:
 def tensor(name: str, array: Any) -> Any:
     """An array of numpy or a tensor of torch as Triton's; its data type need not be the one that is declared."""
     return pb_utils.Tensor(name, array) if isinstance(array, np.ndarray) else pb_utils.Tensor.from_dlpack(name, array)
-
-
-def make_sure_of_room(size: int) -> None:
-    """Raises NoRoom if shared memory has fewer bytes left: to run out of it would end this process."""
-    room = os.statvfs(SHARED_MEMORY)
-    if room.f_bavail * room.f_frsize < size:
-        from backends.llama_vllm.delivery import NoRoom
-
-        raise NoRoom(f"{SHARED_MEMORY} has no room for an answer of {size} bytes")
 
 
 def several(request: Any, name: str) -> list[bytes] | None:

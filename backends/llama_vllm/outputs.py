@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,24 @@ Message = dict[str, Any]
 
 #: A response holds about this much at most; longer log probabilities are split by rows.
 LARGEST_BYTES = 16 * 2**20
+
+#: Where the stub passes tensors to Triton. It grows that memory without asking, and dies when there is none left.
+SHARED_MEMORY = "/dev/shm"
+#: Responses larger than this are sent only if there is room for them, and this much more.
+LARGE_BYTES = 2**20
+
+
+class NoRoom(Exception):
+    """There is too little memory to send an answer; the message is one line for the caller."""
+
+
+def make_sure_of_room(message: Message, folder: str = SHARED_MEMORY) -> None:
+    """Raises NoRoom if a large response would not fit into what is left of shared memory."""
+    size = sum(array.nbytes for array in message.values())
+    if size > LARGE_BYTES:
+        room = os.statvfs(folder)
+        if room.f_bavail * room.f_frsize < size + LARGE_BYTES:
+            raise NoRoom(f"{folder} has no room for an answer of {size} bytes")
 
 
 def rows_per_message(row_bytes: int) -> int:

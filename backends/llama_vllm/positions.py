@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 Kind = Literal["all", "prompt", "generated", "last", "list"]
 
+
 class Run(NamedTuple):
     """Consecutive positions that go to consecutive rows: the first position, the first row and how many."""
 

@@ -16,8 +16,6 @@ from backends.llama_vllm.positions import PositionNotRun, Run, blocks
 from backends.llama_vllm.slab import CaptureFailed, SlabReader
 from backends.llama_vllm.slab_pool import Share, SlabPool
 
-#: Where a choice's SamplingParams.extra_args tell the worker what to capture.
-EXTRA_ARG = "activations"
 #: How long rows may take to arrive after the token that came from them. On a GPU they are copied beside the next step.
 ARRIVAL_SECONDS = 5.0
 LOOK_SECONDS = 0.002
@@ -44,20 +42,8 @@ class Recording:
         return self._wanted.selection.first < self._wanted.selection.prompt - 1
 
     def extra_args(self, index: int) -> dict[str, Any]:
-        """What a choice's SamplingParams tell the worker, as plain values."""
-        selection, layout = self._wanted.selection, self._wanted.layout
-        return {
-            EXTRA_ARG: {
-                "path": str(self._paths[index]),
-                "points": list(self._wanted.points),
-                "dtype": layout.dtype,
-                "kind": selection.kind,
-                "prompt": selection.prompt,
-                "max_tokens": selection.max_tokens,
-                "positions": list(selection.positions),
-                "latest": selection.latest,
-            }
-        }
+        """What a choice's SamplingParams tell the worker."""
+        return self._wanted.extra_args(self._paths[index])
 
     async def open(self) -> bool:
         """Waits for its turn in the pool and makes the slabs; whether the request is still wanted then.

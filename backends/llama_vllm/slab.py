@@ -77,7 +77,7 @@ def discard(path: Path) -> None:
 class SlabWriter:
     """The worker's end."""
 
-    def __init__(self, path: str, layout: Layout) -> None:
+    def __init__(self, path: Path, layout: Layout) -> None:
         """Raises OSError if there is no such slab."""
         self.layout = layout
         self._file = os.open(path, os.O_RDWR)
@@ -133,13 +133,16 @@ class SlabReader:
         """A copy of these rows: [layers, positions, hidden]."""
         layout = self._layout
         dtype = DTYPES[layout.dtype]
-        answer = torch.empty((layout.layers, sum(run.length for run in runs), layout.hidden), dtype=dtype)
-        if not answer.numel():
-            return answer
-        data = torch.frombuffer(self._memory, dtype=dtype, offset=layout.data_at)
-        rows = data.view(layout.rows, layout.layers, layout.hidden)
+        # Copied by numpy as integers of the same size: torch would have several threads wait for each other.
+        integer = np.dtype(f"i{dtype.itemsize}")
+        shape = (layout.layers, sum(run.length for run in runs), layout.hidden)
+        if not runs:
+            return torch.empty(shape, dtype=dtype)  # with torch's strides: those of numpy's empty arrays Triton refuses
+        answer = np.empty(shape, integer)
+        data = np.frombuffer(self._memory, integer, layout.rows * layout.layers * layout.hidden, layout.data_at)
+        rows = data.reshape(layout.rows, layout.layers, layout.hidden)
         at = 0
         for run in runs:
-            answer[:, at : at + run.length] = rows[run.row : run.row + run.length].transpose(0, 1)
+            answer[:, at : at + run.length] = rows[run.row : run.row + run.length].swapaxes(0, 1)
             at += run.length
-        return answer
+        return torch.from_numpy(answer).view(dtype)

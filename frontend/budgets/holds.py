@@ -14,7 +14,7 @@ from frontend.budgets.clamp import Need
 from frontend.budgets.expiry import look_at_grants
 from frontend.db import Database
 from frontend.db import balances as rows
-from frontend.db.token_records import Balance, OpenHold, UsageRecord
+from frontend.db.token_records import Balance, ClosedHold, OpenHold, UsageRecord
 from frontend.errors import BudgetExceeded
 from frontend.spend.limits import check_spend
 
@@ -136,7 +136,7 @@ def _exceeded(need: Need, available: int) -> BudgetExceeded:
         headers={"x-should-retry": "false", "x-ratelimit-remaining-tokens": str(available)})
 
 
-def _settle(connection: Connection, hold: OpenHold, ending: Ending, by: str) -> Settled:
+def _settle(connection: Connection, hold: ClosedHold, ending: Ending, by: str) -> Settled:
     now = datetime.now(UTC)
     prompt = hold.prompt_tokens if ending.ran else 0
     completion = ending.completion_tokens if ending.ran else 0

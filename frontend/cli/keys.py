@@ -41,7 +41,9 @@ def keys() -> None:
 @click.option("--expires", "expires_at", type=Moment(), help="When it stops working; never when left out.")
 @as_json_option
 def create(email: str, name: str, scopes: tuple[str, ...], expires_at: datetime | None, as_json: bool) -> None:
-    """Make an API key for an account and print it, alone, on stdout. It can't be shown again.
+    """Make an API key for an account and print it.
+
+    It is printed alone, on stdout, and can't be shown again.
 
     \b
     Examples:
@@ -62,7 +64,10 @@ def create(email: str, name: str, scopes: tuple[str, ...], expires_at: datetime 
 @click.argument("email", required=False)
 @as_json_option
 def list_keys(email: str | None, as_json: bool) -> None:
-    """List the keys of an account, or all keys, expired and revoked ones too, oldest first."""
+    """List an account's keys, or all.
+
+    Expired and revoked ones too, oldest first.
+    """
     with open_database() as database:
         account = find_account(database, email) if email else None
         found = api_keys.list_keys(database, account)
@@ -74,7 +79,10 @@ def list_keys(email: str | None, as_json: bool) -> None:
 @click.argument("key_id")
 @as_json_option
 def revoke(key_id: str, as_json: bool) -> None:
-    """Revoke a key for good, by its id: the next request with it is refused."""
+    """Revoke a key for good, by its id.
+
+    The next request with it is refused.
+    """
     with open_database() as database:
         key = api_keys.revoke_key(database, actor(), key_id)
     if as_json:
@@ -89,10 +97,10 @@ def revoke(key_id: str, as_json: bool) -> None:
               help="How long the old key still works; 0s ends it at once.")
 @as_json_option
 def rotate(key_id: str, overlap: timedelta, as_json: bool) -> None:
-    """Make a key that takes another's place, and print it, alone, on stdout. It can't be shown again.
+    """Make a key that takes another's place.
 
-    It has the name and scopes of the old key, which works until the overlap ends. A key that expires is followed by one
-    that lives as long.
+    It is printed alone, on stdout, and can't be shown again. It has the name and scopes of the old key, which works
+    until the overlap ends. A key that expires is followed by one that lives as long.
 
     \b
     Example:

@@ -59,10 +59,10 @@ def show_spend(month: str | None, as_json: bool) -> None:
 @click.option("--model", type=click.Choice(list(catalog.load())), help="Limit this model; all together when left out.")
 @as_json_option
 def limit(dollars: float | None, model: str | None, as_json: bool) -> None:
-    """Limit what a month may cost, in dollars, or write none to take the limit away.
+    """Limit what a month may cost.
 
-    Where a limit is reached, engines are not started and requests are answered 429 spend_cap until the month ends (UTC)
-    or the limit is raised; work that runs is finished.
+    In dollars, or none to take the limit away. Where a limit is reached, engines are not started and requests are
+    answered 429 spend_cap until the month ends (UTC) or the limit is raised; work that runs is finished.
 
     \b
     Examples:

@@ -75,10 +75,11 @@ def users() -> None:
 @click.option("--valid", type=Duration(), default=VALID, show_default="7d", help="How long the invitation is good for.")
 @as_json_option
 def invite(email: str, role: str | None, valid: timedelta, as_json: bool) -> None:
-    """Invite a person and print the invitation's token, alone, on stdout. It can't be shown again.
+    """Invite a person and print a token.
 
-    Whoever has the token chooses the account's password, once. Inviting an account that has no password yet makes a new
-    token, and the old one is good for nothing from then on.
+    It is printed alone, on stdout, and can't be shown again. Whoever has the token chooses the account's password,
+    once. Inviting an account that has no password yet makes a new token, and the old one is good for nothing from
+    then on.
 
     \b
     Example:
@@ -117,7 +118,10 @@ def create(email: str, password_stdin: bool, role: str, as_json: bool) -> None:
 @click.argument("email")
 @as_json_option
 def disable(email: str, as_json: bool) -> None:
-    """Shut a person out: from the next request on, none of the account's keys is good."""
+    """Shut a person out.
+
+    From the next request on, none of the account's keys is good.
+    """
     _set_disabled(email, True, as_json)
 
 
@@ -125,7 +129,10 @@ def disable(email: str, as_json: bool) -> None:
 @click.argument("email")
 @as_json_option
 def enable(email: str, as_json: bool) -> None:
-    """Let a disabled person in again. Keys that were not revoked are good again."""
+    """Let a disabled person in again.
+
+    Keys that were not revoked are good again.
+    """
     _set_disabled(email, False, as_json)
 
 
@@ -136,7 +143,9 @@ def enable(email: str, as_json: bool) -> None:
 @click.option("--waiting", type=_Limit(), help="Requests of a key that may wait for their turn.")
 @as_json_option
 def limit(email: str, as_json: bool, **given: str | int | None) -> None:
-    """Give a person's keys limits of their own, or show those. What is left out stays; `default` is the setting's.
+    """Give a person's keys limits of their own.
+
+    What is left out stays, `default` is the setting's, and with no option the limits are shown.
 
     \b
     Example:

@@ -8,37 +8,42 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import BigInteger, Connection, String, bindparam, delete, func, insert, or_, select, update
 
+from frontend.db.prepared import Prepared
 from frontend.db.spend import spend_limits_on
-from frontend.db.token_records import Balance, OpenHold, UsageRecord
+from frontend.db.token_records import Balance, ClosedHold, OpenHold, UsageRecord
 from frontend.db.token_tables import balances, holds, ledger, usage_records
 
 _BALANCE = (balances.c.granted, balances.c.available, balances.c.held, balances.c.charged)
 _OF = balances.c.account_id == bindparam("of")
 _NOW = bindparam("now", type_=balances.c.next_expiry.type)
-_AMOUNT = bindparam("amount", type_=BigInteger)
-# Built once: these run for each request.
-_RESERVE = (
+_AMOUNT, _CHARGE = bindparam("amount", type_=BigInteger), bindparam("charge", type_=BigInteger)
+_SETTLED = (holds.c.id, holds.c.account_id, holds.c.key_id, holds.c.model, holds.c.route, holds.c.user_tag,
+            holds.c.amount, holds.c.prompt_tokens, holds.c.produced)
+# These run for each request.
+_RESERVE = Prepared(
     update(balances)
     .where(_OF, balances.c.available >= _AMOUNT, or_(balances.c.next_expiry.is_(None), balances.c.next_expiry > _NOW))
     .values(available=balances.c.available - _AMOUNT, held=balances.c.held + _AMOUNT)
-    .returning(balances.c.available, spend_limits_on(bindparam("model")).label("spend_limits"))
+    .returning(balances.c.available, spend_limits_on(bindparam("model", type_=String)))
 )
-_CHARGED = bindparam("charge", type_=BigInteger)
-_RELEASE = (
+_RELEASE = Prepared(
     update(balances).where(_OF)
-    .values(available=balances.c.available + _AMOUNT - _CHARGED, held=balances.c.held - _AMOUNT,
-            charged=balances.c.charged + _CHARGED)
+    .values(available=balances.c.available + _AMOUNT - _CHARGE, held=balances.c.held - _AMOUNT,
+            charged=balances.c.charged + _CHARGE)
     .returning(balances.c.available)
 )
-_ADD_HOLD = insert(holds)
-_CLOSE = delete(holds).where(holds.c.id == bindparam("hold")).returning(*holds.c)
+_ADD_HOLD = Prepared(insert(holds), [column.name for column in holds.c])
+_DELETE = delete(holds).where(holds.c.id == bindparam("hold", type_=String)).returning(*_SETTLED)
+_CLOSE = Prepared(_DELETE)
+_CLOSE_STILL = Prepared(_DELETE.where(holds.c.beat == bindparam("seen", type_=BigInteger)))
+_ADD_USAGE = Prepared(insert(usage_records), [column.name for column in usage_records.c])
+_ADD_ENTRY = Prepared(insert(ledger).inline(), ["account_id", "at", "kind", "amount", "subject"])
 _RENEW = (
     update(holds).where(holds.c.id == bindparam("hold"))
     .values(beat=holds.c.beat + 1, produced=bindparam("now_produced", type_=BigInteger))
 )
-_ADD_USAGE, _ADD_ENTRY = insert(usage_records), insert(ledger)
 
 
 def balance_of(connection: Connection, account_id: str) -> Balance:
@@ -67,27 +72,26 @@ def reserve(
     None, and nothing moved, where so much is not there, or where a Grant may have expired since somebody looked: that
     comes first.
     """
-    row = connection.execute(
-        _RESERVE, {"of": account_id, "amount": amount, "model": model, "now": now}).one_or_none()
-    return (row.available, row.spend_limits > 0) if row else None
+    rows = _RESERVE(connection, of=account_id, amount=amount, model=model, now=now)
+    return (rows[0][0], rows[0][1] > 0) if rows else None
 
 
 def release(connection: Connection, account_id: str, amount: int, charge: int) -> int:
     """End a hold of `amount`: charge a part of it, make the rest available, and say what is available then."""
-    left: int = connection.execute(_RELEASE, {"of": account_id, "amount": amount, "charge": charge}).scalar_one()
-    return left
+    ((left,),) = _RELEASE(connection, of=account_id, amount=amount, charge=charge)
+    return int(left)
 
 
 def add_hold(connection: Connection, hold: OpenHold) -> None:
     """Note a hold, whose tokens `reserve` moved."""
-    connection.execute(_ADD_HOLD, vars(hold))
+    _ADD_HOLD(connection, **vars(hold))
 
 
-def close_hold(connection: Connection, hold_id: str, beat: int | None = None) -> OpenHold | None:
+def close_hold(connection: Connection, hold_id: str, beat: int | None = None) -> ClosedHold | None:
     """Take a hold out of the table; None where somebody has settled it, or renewed it since `beat`."""
-    close = _CLOSE if beat is None else _CLOSE.where(holds.c.beat == beat)
-    row = connection.execute(close, {"hold": hold_id}).one_or_none()
-    return OpenHold(**row._mapping) if row else None
+    rows = (_CLOSE(connection, hold=hold_id) if beat is None
+            else _CLOSE_STILL(connection, hold=hold_id, seen=beat))
+    return ClosedHold(*rows[0]) if rows else None
 
 
 def renew_holds(connection: Connection, produced: Iterable[tuple[str, int | None]]) -> int:
@@ -117,13 +121,12 @@ def open_holds(connection: Connection, account_id: str | None = None) -> list[Op
 
 def add_usage(connection: Connection, record: UsageRecord) -> None:
     """Note what a request used."""
-    connection.execute(_ADD_USAGE, {**vars(record), "day": record.at.strftime("%Y-%m-%d")})
+    _ADD_USAGE(connection, **vars(record), day=record.at.strftime("%Y-%m-%d"))
 
 
 def add_entry(connection: Connection, account_id: str, at: datetime, kind: str, amount: int, subject: str) -> None:
     """Write into the ledger: `grant` (+), `expiry` (−) or `charge` (−)."""
-    connection.execute(_ADD_ENTRY, {"account_id": account_id, "at": at, "kind": kind, "amount": amount,
-                                    "subject": subject})
+    _ADD_ENTRY(connection, account_id=account_id, at=at, kind=kind, amount=amount, subject=subject)
 
 
 def ledger_sums(connection: Connection, account_id: str) -> dict[str, int]:

@@ -9,12 +9,23 @@ from typing import Any
 import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from frontend.db.turns import NoTurn, Turns
 from frontend.errors import Unavailable
 
-#: Seconds that a statement waits for SQLite's write lock, a connection attempt for PostgreSQL, a thread for the pool.
+#: Seconds that a statement waits for SQLite's write lock, and everything for PostgreSQL.
 PATIENCE = 5
+#: Threads of one process that read at once.
+_SQLITE_READERS = 100
+#: The same for PostgreSQL, and those that write. Transactions are short, so a few connections serve hundreds of
+#: threads; a server has a hundred for everybody, and of many writers most would wait for the row of one busy account.
+_POSTGRESQL_READERS, _POSTGRESQL_WRITERS = 12, 3
+
+
+#: What SQLAlchemy and the drivers say of a database that does not answer. InternalError: PostgreSQL ended our
+#: transaction, or does not write at all.
+_AWAY = (sqlite3.OperationalError, psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError,
+         OperationalError, InterfaceError, InternalError)
 
 
 class Database:
@@ -25,20 +36,31 @@ class Database:
 
     def __init__(self, url: str, patience: int | None = None) -> None:
         """`patience`: instead of PATIENCE, for what may take long."""
-        make = _sqlite_engine if is_sqlite(url) else _postgresql_engine
-        self.engine = make(url, PATIENCE if patience is None else patience)
+        patience = PATIENCE if patience is None else patience
+        if is_sqlite(url):
+            self.engine = _sqlite_engine(url, patience)
+            # Who waits for SQLite's write lock sleeps and looks again, so that many who wait starve each other. Of each
+            # process there is only one who does; the others wait here, where they are woken in turn.
+            self._readers, self._writers = Turns(_SQLITE_READERS, patience), Turns(1, patience)
+            self._reading = self.engine
+        else:
+            self.engine = _postgresql_engine(url, patience)
+            self._readers, self._writers = (Turns(places, patience) for places in (
+                _POSTGRESQL_READERS, _POSTGRESQL_WRITERS))
+            # Otherwise each statement would have a view of its own. SQLite's transactions have one.
+            self._reading = self.engine.execution_options(isolation_level="REPEATABLE READ")
         self._writing = self.engine.execution_options(strata_writes=True)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that only reads: one consistent view."""
-        with _as_unavailable(), self.engine.begin() as connection:
+        with _turn(self._readers), self._reading.begin() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that writes. SQLite takes the write lock at once, so that it can't lose a race halfway."""
-        with _as_unavailable(), self._writing.begin() as connection:
+        with _turn(self._writers), self._writing.begin() as connection:
             yield connection
 
     def ping(self) -> None:
@@ -57,16 +79,28 @@ def is_sqlite(url: str) -> bool:
 
 
 @contextmanager
-def _as_unavailable() -> Iterator[None]:
+def _turn(turns: Turns) -> Iterator[None]:
+    """A turn at the database. Raises Unavailable where that is away."""
+    well = True
+    try:
+        turns.take()
+    except NoTurn as error:
+        raise _unavailable() from error
     try:
         yield
-    # InternalError: PostgreSQL ended our transaction, or does not write at all.
-    except (sqlite3.OperationalError, OperationalError, InterfaceError, InternalError, PoolTimeout) as error:
-        raise Unavailable("The database does not answer. Try again in a moment.") from error
+    except _AWAY as error:
+        well = False
+        raise _unavailable() from error
+    finally:
+        turns.end(well)
+
+
+def _unavailable() -> Unavailable:
+    return Unavailable("The database does not answer. Try again in a moment.")
 
 
 def _sqlite_engine(url: str, patience: int) -> Engine:
-    engine = create_engine(url, hide_parameters=True, pool_size=10, max_overflow=90, pool_timeout=patience,
+    engine = create_engine(url, hide_parameters=True, pool_size=10, max_overflow=_SQLITE_READERS,
                            connect_args={"timeout": patience})
 
     @event.listens_for(engine, "connect")
@@ -87,8 +121,9 @@ def _sqlite_engine(url: str, patience: int) -> Engine:
 def _postgresql_engine(url: str, patience: int) -> Engine:
     # A client that stands still in a transaction, or waits for the locks of one, is the server's to end.
     options = f"-c lock_timeout={patience}s -c idle_in_transaction_session_timeout={2 * patience}s"
-    engine = create_engine(url, hide_parameters=True, pool_size=10, max_overflow=90, pool_timeout=patience,
-                           pool_pre_ping=True, connect_args={"connect_timeout": PATIENCE, "options": options})
+    engine = create_engine(
+        url, hide_parameters=True, pool_size=_POSTGRESQL_READERS + _POSTGRESQL_WRITERS, max_overflow=0,
+        pool_pre_ping=True, connect_args={"connect_timeout": PATIENCE, "options": options})
 
     @event.listens_for(engine, "do_connect")
     def _connect(_dialect: object, _record: object, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:

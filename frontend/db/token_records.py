@@ -34,6 +34,21 @@ class OpenHold:
 
 
 @dataclass(frozen=True)
+class ClosedHold:
+    """What was held by a request that has ended: as OpenHold, without what only matters while it runs."""
+
+    id: str
+    account_id: str
+    key_id: str
+    model: str
+    route: str
+    user_tag: str | None
+    amount: int
+    prompt_tokens: int
+    produced: int | None
+
+
+@dataclass(frozen=True)
 class Grant:
     """Tokens that somebody gave an account. `spent` and `expired` are as far as anybody had to know; `open` while there
     may be something left."""

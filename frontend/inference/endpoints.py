@@ -12,10 +12,11 @@ from frontend.errors import ModelNotFound
 from frontend.inference import messages
 from frontend.inference.faults import is_gone, is_not_loaded, is_unreachable
 
-#: Tensors may be large; and a Triton that comes back is noticed within a second, not gRPC's two minutes.
+#: Tensors may be large; and a Triton that comes back is noticed within a second, not gRPC's two minutes. The least
+#: pause is also how long a connection may take to open: a fifth of a second was too short for busy machines.
 _CHANNEL_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
                     ("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 200),
-                    ("grpc.min_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 1000)]
+                    ("grpc.min_reconnect_backoff_ms", 1000), ("grpc.max_reconnect_backoff_ms", 1000)]
 #: Triton's streaming call.
 _STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 #: Addresses of Tritons that all serve every model, or those of each model id.

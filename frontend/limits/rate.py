@@ -35,7 +35,8 @@ class Rate:
     def start(self, key_id: str, per_minute: int) -> tuple[bool, Window]:
         """Count a start if it is within the limit; whether it is. Raises Unavailable where Redis is away.
 
-        A start that is refused does not count, so whoever keeps trying gets through when there is room.
+        A start that is refused does not count, so whoever keeps trying gets through when there is room. Another limit
+        than before begins anew: the library counts for each by itself.
         """
         item = RateLimitItemPerMinute(per_minute)
         allowed = patiently(lambda: self._limiter.hit(item, key_id))

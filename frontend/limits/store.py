@@ -14,8 +14,8 @@ from frontend.errors import Unavailable
 
 #: Seconds that a request waits for Redis before it is refused. It is never let through uncounted.
 PATIENCE = 2.0
-#: Seconds for one attempt, and between two.
-_ATTEMPT, _PAUSE = 0.95, 0.1
+#: Seconds for one attempt, and between two. A Redis that stands still gets one, one that is down many.
+_ATTEMPT, _PAUSE = 1.9, 0.1
 T = TypeVar("T")
 
 

@@ -27,7 +27,7 @@ _first_token = Histogram(
     "strata_first_token_seconds", "From a streamed request's head to its first token.", ("model",),
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600),
 )
-_tokens = Counter("strata_tokens", "Tokens that were charged.", ("model", "kind"))
+_tokens = Counter("strata_tokens", "Tokens charged for requests that this frontend ended.", ("model", "kind"))
 _limits = Counter("strata_limits_hit", "Requests that a limit refused.", ("limit",))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,8 @@ from prometheus_client.registry import Collector
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 #: Bytes that each file has from the start. Series are few, so it seldom grows.
 FILE_SIZE = 2**20
+#: Seconds to wait for the workers of a frontend that was just killed to be gone.
+PATIENCE = 3.0
 _ADDED_UP = ("counter", "histogram")
 _OF_THE_LIVING = ("gauge_livesum",)
 
@@ -42,11 +45,12 @@ class Folder(Collector):
         """Take the folder until this process and its children end, and empty it. Raises FolderInUse, or OSError."""
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._owner = (self._path / "owner.lock").open("w")
-        try:
-            fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FolderInUse(
-                f"another frontend counts in {self._path}: give this one a STRATA_HOME of its own") from None
+        deadline = time.monotonic() + PATIENCE
+        while not _locks(self._owner):
+            if time.monotonic() > deadline:
+                raise FolderInUse(
+                    f"another frontend counts in {self._path}: give this one a STRATA_HOME of its own")
+            time.sleep(0.05)
         for file in self._path.glob("*.db"):
             file.unlink()
         for kind in _ADDED_UP:
@@ -89,6 +93,14 @@ class Folder(Collector):
         with (self._path / "sum.lock").open("a") as lock:
             fcntl.flock(lock, mode)
             yield
+
+
+def _locks(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _reserve(file: Path) -> None:

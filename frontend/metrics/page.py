@@ -4,8 +4,10 @@ Each worker process answers from a thread of its own, so that the page is there 
 """
 from __future__ import annotations
 
+import errno
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -14,8 +16,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.registry import Collector
 
-#: Seconds that a reader may stand still.
-STANDSTILL = 10
+#: Seconds that a reader may stand still, and seconds to wait for the workers of a frontend that was just killed.
+STANDSTILL, PATIENCE = 10, 3.0
 
 
 class AddressInUse(Exception):
@@ -24,14 +26,19 @@ class AddressInUse(Exception):
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket for the page, to be shared with forked processes. Raises AddressInUse."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server((host, port), family=family, backlog=16)
-    except OSError as error:
-        raise AddressInUse(f"cannot serve metrics on {host}:{port} ({error.strerror}): set STRATA_METRICS_ADDRESS to "
-                           "another address") from None
-    listener.setblocking(False)  # several processes wait for one connection, and one gets it
-    return listener
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            listener = socket.create_server((host, port), family=family, backlog=16)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
+                time.sleep(0.05)
+                continue
+            raise AddressInUse(f"cannot serve metrics on {host}:{port} ({error.strerror}): set STRATA_METRICS_ADDRESS "
+                               "to another address") from None
+        listener.setblocking(False)  # several processes wait for one connection, and one gets it
+        return listener
 
 
 def serve(listener: socket.socket, collectors: Iterable[Collector]) -> None:

@@ -82,15 +82,6 @@ def table(cost: Cost) -> str:
     return "\n".join(lines)
 
 
-def as_json(cost: Cost) -> dict[str, object]:
-    """The same figures."""
-    return {
-        "milliseconds_p50": {step: round(statistics.median(taken), 3) for step, taken in cost.steps.items()},
-        "all_p50": round(statistics.median(cost.whole), 3), "all_p99": round(_p99(cost.whole), 3),
-        "transactions": cost.transactions,
-    }
-
-
 def _request(
     database: Database, secret: str, rate: Rate, slots: Slots, leases: Leases, number: int,
     done: Callable[[str], None],
@@ -138,4 +129,4 @@ def _p99(values: list[float]) -> float:
 
 
 if __name__ == "__main__":
-    print(table(measure()))
+    print("## Keys, limits and tokens of one request\n", table(measure()), sep="\n", end="\n\n")

@@ -17,7 +17,7 @@ import torch
 from tests import sse
 from tests.activations import Json, complete, numbers, ran, tensor
 from tests.engine import metric, wait_until_idle
-from tests.reference import Reference, check_parity
+from tests.reference import Reference
 from tests.stack import Stack
 
 FILE = {"Accept": "application/vnd.safetensors"}
@@ -108,9 +108,9 @@ def test_tens_of_megabytes(http: httpx.Client, checkpoints: Path, coding: str) -
         content = b"".join(answer.iter_raw())
     (choice,) = json.loads(content)["choices"]
     assert tensor(choice).nbytes == 32 * 401 * 576 * 4
-    right = reference.rows(ran(choice))
+    right = reference.run(ran(choice))
     for layer, got in zip(reference.layers, numbers(choice), strict=True):
-        check_parity(layer, got, right[layer])
+        right[layer].check(got)
 
 
 def test_log_probabilities_that_are_many_are_still_compressed(http: httpx.Client) -> None:

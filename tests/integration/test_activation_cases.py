@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.activations import complete, numbers, ran
-from tests.reference import Reference, check_parity
+from tests.reference import Reference
 from tests.stack import Stack
 
 CASES: list[dict[str, Any]] = json.loads(
@@ -31,7 +31,7 @@ def test_every_row_is_its_own_tokens(stack: Stack, http: httpx.Client, checkpoin
         words = {"all": range(len(ids)), "prompt": range(len(prompt)), "generated": range(len(prompt), len(ids)),
                  "last": range(len(ids) - 1, len(ids))}
         places = list(words[asked]) if isinstance(asked, str) else [place % len(prompt) for place in asked]
-        right, got = reference.rows(ids), numbers(choice)
+        right, got = reference.run(ids), numbers(choice)
         assert len(got) == len(choice["activations"]["layers"])
         for number, layer in enumerate(choice["activations"]["layers"]):
-            check_parity(layer, got[number], right[layer][places])
+            right[layer].check(got[number], places)

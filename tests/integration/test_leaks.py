@@ -95,8 +95,8 @@ def measure(stack: Stack) -> dict[int, Measured]:
 
 
 def regions() -> int:
-    """Shared-memory files of ours and of Triton's."""
-    return sum(1 for _ in Path("/dev/shm").iterdir())
+    """Shared-memory files of ours, of Triton's and of Python's. Any other stack on the machine would count as well."""
+    return sum(path.name.startswith(("strata-", "psm_", "sem.")) for path in Path("/dev/shm").iterdir())
 
 
 def grown(before: dict[int, Measured], after: dict[int, Measured]) -> list[str]:
@@ -114,6 +114,7 @@ def grown(before: dict[int, Measured], after: dict[int, Measured]) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("body", "answered", "broken"), [(plain, 1000, 200), (capturing, 667, 333)])
 def test_a_thousand_requests_leave_nothing_behind(

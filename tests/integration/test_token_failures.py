@@ -145,7 +145,8 @@ def test_the_slots_of_a_killed_worker_come_back(paid: Paid) -> None:
     person = paid.person(10_000_000)
     change_limits(paid.database, SYSTEM, person.account.id, active=1, waiting=0)
     with person.client.stream("POST", PATH, json=body(max_tokens=1900, stream=True)) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()
+        next(lines)
         assert person.ask(max_tokens=1).status_code == 429
         paid.worker_of(answer).kill()
     until(lambda: works(person), 60)
@@ -167,9 +168,9 @@ def test_a_keeper_that_is_killed_changes_nothing_for_requests(paid: Paid) -> Non
 
 
 def test_a_redis_that_is_killed_refuses_new_requests_and_lets_running_ones_finish(paid: Paid) -> None:
-    person = paid.person(10_000_000)
+    person, other = paid.person(10_000_000), paid.person(10_000_000)
     with Load(person, at_once=4) as load:
-        with person.client.stream("POST", PATH, json=body(max_tokens=300, stream=True)) as answer:
+        with other.client.stream("POST", PATH, json=body(max_tokens=300, stream=True)) as answer:
             lines = answer.iter_lines()
             next(lines)
             paid.valkey.kill()
@@ -180,6 +181,7 @@ def test_a_redis_that_is_killed_refuses_new_requests_and_lets_running_ones_finis
         until(lambda: works(person))
     no_hold_is_stuck(paid, person)
     nothing_was_charged_twice(paid, person, load)
+    assert paid.settled(other).charged == PROMPT + 300
     assert {"ok", "503 unavailable"} == set(load.outcomes)
 
 
@@ -210,7 +212,8 @@ def test_many_who_leave_while_waiting_leave_nothing(paid: Paid, stack: Stack) ->
     person = paid.person(10_000_000)
     change_limits(paid.database, SYSTEM, person.account.id, active=1, waiting=60)
     with person.client.stream("POST", PATH, json=body(max_tokens=1900, stream=True)) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()
+        next(lines)
 
         def leave(number: int) -> None:
             with suppress(httpx.ReadTimeout):
@@ -254,3 +257,20 @@ def test_a_flood_does_not_starve_another_person(paid: Paid, stack: Stack) -> Non
     for one in flooding:
         one.result()
     assert set(refused) == {429}
+
+
+def test_a_triton_that_is_killed(paid: Paid, stack: Stack) -> None:
+    """The last of these tests: Triton takes a minute to come back, with all its models."""
+    if paid.database.engine.dialect.name != "sqlite":
+        pytest.skip("says nothing about databases, and takes minutes")
+    person = paid.person(10_000_000)
+    with Load(person, at_once=4) as load:
+        until(lambda: load.outcomes.count("ok") >= 4)
+        for process in psutil.Process(stack.process.pid).children(recursive=True):
+            if process.name() == "tritonserver":
+                process.kill()
+        until(lambda: works(person), 300)
+    no_hold_is_stuck(paid, person)
+    nothing_was_charged_twice(paid, person, load)
+    assert set(load.outcomes) <= {"ok", "error inference_error", "502 inference_error", "503 unavailable",
+                                  "503 model_unavailable"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -124,6 +126,15 @@ def test_data_types(dtype: str) -> None:
 )
 def test_mistakes_are_refused_in_a_line(fields: dict[str, object], says: str) -> None:
     assert says in refused(**fields)
+
+
+@pytest.mark.parametrize("positions", [["last"], ["7", "-1", "3"], None])
+def test_a_request_reaches_the_worker_as_it_was(positions: list[str] | None) -> None:
+    request = asked(["3", "final_norm"], positions, "float32", sampling=Sampling(max_tokens=5, stop=("x",)))
+    told = json.loads(json.dumps(request.extra_args(Path("/slab"))))
+    assert ActivationRequest.of_extra_args(told | {"other": 1}) == (Path("/slab"), request)
+    assert ActivationRequest.of_extra_args({"other": 1}) is None
+    assert ActivationRequest.of_extra_args(None) is None
 
 
 def test_a_catalog_may_allow_less() -> None:

@@ -17,7 +17,7 @@ from vllm.config import CompilationMode, CUDAGraphMode
 from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 
 from backends.llama_vllm import capture, slab
-from backends.llama_vllm.activations import FINAL_NORM_POINT
+from backends.llama_vllm.activations import FINAL_NORM_POINT, ActivationRequest
 from backends.llama_vllm.capture import Capture, hand_out
 from backends.llama_vllm.positions import Kind, Run, Selection
 from backends.llama_vllm.slab import Layout, SlabReader
@@ -70,7 +70,9 @@ class Bench:
         self.runner = Runner(second)
         config = SimpleNamespace(
             model_config=SimpleNamespace(
-                get_hidden_size=lambda: HIDDEN, hf_text_config=SimpleNamespace(num_hidden_layers=3)
+                get_hidden_size=lambda: HIDDEN,
+                dtype=torch.float32,
+                hf_text_config=SimpleNamespace(num_hidden_layers=3),
             ),
             compilation_config=SimpleNamespace(
                 mode=CompilationMode.VLLM_COMPILE if compiled else CompilationMode.NONE,
@@ -84,22 +86,13 @@ class Bench:
 
     def request(self, name: str, kind: Kind, points: list[int], dtype: str = "float32", start: int = 0) -> Any:
         """A request of 6 prompt tokens and max_tokens 4 that captures, as the scheduler announces it."""
-        selection = Selection(kind, 6, 4)
+        selection = Selection(kind, 6, 4, latest=4)
         layout = Layout(selection.rows, len(points), HIDDEN, dtype)
         if name not in self.readers:
             slab.create(self._folder / name, layout)
             self.readers[name] = SlabReader(self._folder / name, layout)
-        asked = {
-            "path": str(self._folder / name),
-            "points": points,
-            "dtype": dtype,
-            "kind": kind,
-            "prompt": 6,
-            "max_tokens": 4,
-            "positions": [],
-            "latest": 4,
-        }
-        params = SamplingParams(extra_args={"activations": asked})
+        asked = ActivationRequest(tuple(points), selection, layout)
+        params = SamplingParams(extra_args=asked.extra_args(self._folder / name))
         return NewRequestData(name, [1] * 6, [], params, None, (), start, None)
 
     def step(
@@ -202,6 +195,16 @@ def test_a_batch_that_is_not_what_was_scheduled_fails_who_wanted_something_of_it
     bench.runner.input_batch.req_ids = ["b"]
     bench.step({"a": (1, 6, 1)})
     assert bench.readers["a"].failure() == "ValueError: a choice was scheduled and is not in the batch"
+
+
+def test_numbers_that_float16_lacks_fail_the_request(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    small, large = bench.request("small", "all", [1], "float16"), bench.request("large", "all", [1], "float16")
+    bench.step({"small": (65, 0, 6), "large": (66, 0, 6)}, new=(small, large))
+    assert bench.holds("small", 65, [1], 0, 0, 6)
+    failure = bench.readers["large"].failure()
+    assert failure is not None
+    assert "beyond 65504" in failure
 
 
 def test_a_slab_that_is_gone_disturbs_nobody(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from backends.llama_vllm.activations import ActivationRequest
 from backends.llama_vllm.choice import ChoiceState, register, vllm_params
 from backends.llama_vllm.delivery import Delivery, Failure
 from backends.llama_vllm.positions import Kind, Run, Selection
-from backends.llama_vllm.recording import EXTRA_ARG, Recording
+from backends.llama_vllm.recording import Recording
 from backends.llama_vllm.sampling import Sampling
 from backends.llama_vllm.slab import Layout, SlabWriter
 from backends.llama_vllm.slab_pool import SlabPool
@@ -316,9 +316,14 @@ class TestActivations:
         wanted = ActivationRequest((0, 1), Selection("all", 3, 3), self.LAYOUT)
         return Recording(wanted, choices, folder, "1", SlabPool(capacity))
 
+    def writer(self, recording: Recording, index: int = 0) -> SlabWriter:
+        told = ActivationRequest.of_extra_args(recording.extra_args(index))
+        assert told is not None
+        return SlabWriter(told[0], told[1].layout)
+
     def write(self, recording: Recording, positions: range, index: int = 0) -> torch.Tensor:
         rows = torch.randn(len(positions), 2, 4).to(torch.bfloat16)
-        writer = SlabWriter(recording.extra_args(index)[EXTRA_ARG]["path"], self.LAYOUT)
+        writer = self.writer(recording, index)
         writer.write(Run(positions[0], positions[0], len(positions)), rows)
         writer.close()
         return rows.transpose(0, 1)
@@ -386,7 +391,7 @@ class TestActivations:
             recording = self.recording(tmp_path)
             await recording.open()
             self.write(recording, range(3))
-            writer = SlabWriter(recording.extra_args(0)[EXTRA_ARG]["path"], self.LAYOUT)
+            writer = self.writer(recording)
             writer.fail("broken")
             bench = Bench(byte_table, Sampling(max_tokens=3), stream=False, recording=recording)
             bench.step(b"a", finish_reason=FinishReason.LENGTH)

@@ -41,7 +41,7 @@ def choices(draw: st.DrawFn) -> tuple[Selection, int, list[tuple[int, int]]]:
     while at < ends:
         steps.append((at, random.randint(1, known - at)))
         at = sum(steps[-1])
-        known = max(known, at + 1) if at == known else known
+        known = min(max(known, at + 1), ends) if at == known else known
         if random.random() < 0.1:
             at = 0  # preempted: everything runs again
     return Selection(kind, prompt, max_tokens, positions, latest=latest), generated, steps

@@ -17,7 +17,7 @@ from frontend.db.token_records import Balance
 from frontend.keeper.sweep import Sweep
 from tests.stack import REPOSITORY
 from tests.unit.budgets.books import check_books
-from tests.unit.budgets.worker import COMPLETION, PROMPT
+from tests.unit.budgets.worker import COMPLETION, LEASE, PROMPT
 
 EACH = PROMPT + COMPLETION
 
@@ -65,10 +65,10 @@ def test_what_a_killed_process_held_is_settled_at_its_last_checkpoint(
 ) -> None:
     give_grant(database, SYSTEM, ada.id, 10_000, "for tests")
     processes = [start(database_url, "stream", [ada.id], number, 20 + number) for number in range(3)]
-    sweep = Sweep(database, lease=1.0, every=0.1)
+    sweep = Sweep(database, LEASE, every=0.1)
     for process in processes:
         assert line(process) == "ready"
-    deadline = time.monotonic() + 2.5  # more than two leases: while the processes live, nothing is settled
+    deadline = time.monotonic() + LEASE + 1  # while the processes live, nothing is settled
     while time.monotonic() < deadline:
         assert sweep.round() == 0
         time.sleep(0.1)

@@ -10,12 +10,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import insert
 
 from frontend.accounts.audit import Actor
 from frontend.budgets.clamp import Need
 from frontend.budgets.holds import Ending, Order, settle, take_hold
 from frontend.budgets.token_requests import ask_for_tokens
 from frontend.db import balances
+from frontend.db.token_tables import usage_records
 from frontend.spend.uptime import count_uptime
 from tests.stack import REPOSITORY
 from tests.unit.cli.conftest import Strata
@@ -168,9 +170,11 @@ def test_a_persons_limits(strata: Strata, ada: str) -> None:
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_reader_that_leaves_is_no_error(strata: Strata, ada: str) -> None:
-    strata.ok("grants", "add", "ada@example.org", "1000000", "--note", "x")
-    for number in range(1100):  # more than a pipe holds
-        use(strata, ada, number)
+    columns = {"account_id": ada, "key_id": "key_x", "at": datetime.now(UTC), "day": "2026-01-31",
+               "model": "tiny-llama", "route": "/v1/completions", "prompt_tokens": 3, "completion_tokens": 4,
+               "charged": 7, "activation_bytes": 0, "status": 200, "settled_by": "request"}
+    with strata.database.write() as connection:  # more than a pipe holds
+        connection.execute(insert(usage_records), [{"id": f"req_{number}", **columns} for number in range(1500)])
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m frontend usage export | head -1"], cwd=REPOSITORY, text=True,
         env={**os.environ, "STRATA_HOME": str(strata.home), "STRATA_DATABASE_URL": strata.database_url},

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from frontend.db import Database
 from frontend.errors import Unavailable
@@ -90,3 +90,19 @@ def test_a_client_that_stands_still_in_a_transaction_loses_it(server: Postgres, 
         stand_still()
     with impatient.write() as connection:
         connection.execute(text("INSERT INTO t VALUES (1)"))
+
+
+def test_what_is_read_in_one_transaction_is_of_one_moment(server: Postgres, impatient: Database) -> None:
+    def count(connection: Connection) -> object:
+        return connection.execute(text("SELECT count(*) FROM t")).scalar_one()
+
+    with impatient.write() as connection:
+        connection.execute(text("CREATE TABLE t (n integer)"))
+    with impatient.read() as reading:
+        assert count(reading) == 0
+        with impatient.write() as connection:
+            connection.execute(text("INSERT INTO t VALUES (1)"))
+        assert count(reading) == 0
+    with impatient.write() as connection:  # a writer sees what others have written meanwhile
+        assert count(connection) == 1
+        assert connection.execute(text("SHOW transaction_isolation")).scalar_one() == "read committed"

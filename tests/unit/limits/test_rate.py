@@ -74,3 +74,11 @@ def test_a_redis_that_comes_back_in_time_is_waited_for(own_valkey: Valkey, rate:
 def test_the_refusal_says_when_to_come_back_in_whole_seconds_at_least_one() -> None:
     assert rate_limited("", 0.2).headers == {"Retry-After": "1", "retry-after-ms": "200"}
     assert rate_limited("", 12.001).headers == {"Retry-After": "13", "retry-after-ms": "12001"}
+
+
+def test_another_limit_begins_anew(rate: Rate) -> None:
+    for _ in range(5):
+        rate.start("key_1", 5)
+    assert not rate.start("key_1", 5)[0]
+    allowed, window = rate.start("key_1", 2)
+    assert (allowed, window.remaining) == (True, 1)

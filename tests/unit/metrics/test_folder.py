@@ -4,6 +4,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -98,21 +99,20 @@ def test_nobody_sees_a_burial_half_done(tmp_path: Path) -> None:
     processes = [Process(tmp_path / "metrics") for _ in range(6)]
     for process in processes:
         process.does(COUNT)
-    seen, done = set(), threading.Event()
+    done = threading.Event()
 
-    def read() -> None:
+    def read() -> set[float]:
+        seen = set()
         while not done.is_set():
             seen.add(total(folder, "strata_requests_total"))
+        return seen
 
-    readers = [threading.Thread(target=read) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    for process in processes:
-        folder.bury(process.kill())
-    done.set()
-    for reader in readers:
-        reader.join()
-    assert seen == {6}
+    with ThreadPoolExecutor() as pool:
+        readers = [pool.submit(read) for _ in range(2)]
+        for process in processes:
+            folder.bury(process.kill())
+        done.set()
+    assert [reader.result() for reader in readers] == [{6}, {6}]
 
 
 def test_a_folder_has_one_owner_and_starts_empty(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """Metrics of a real gunicorn with several workers, read on the address that they share."""
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from tests.frontend import Frontend, get
@@ -84,9 +83,9 @@ def test_counts_outlive_workers_and_their_files_do_not(frontend: Frontend) -> No
     for _ in range(2):
         before = frontend.total("strata_requests_total", route="/healthz")
         old = frontend.workers()
-        for worker in old:
-            os.kill(worker.pid, signal.SIGKILL)
         booted = frontend.output().count("Booting worker")
+        for worker in old:
+            worker.kill()
         wait_until(lambda booted=booted: frontend.output().count("Booting worker") == booted + 2)  # type: ignore[misc]
         wait_until(frontend.answers)
         wait_until(lambda old=old: not any(  # type: ignore[misc]
@@ -99,24 +98,27 @@ def test_readers_see_no_counter_go_down_while_workers_die(frontend: Frontend) ->
     seen: list[float] = []
     for victim in frontend.workers():
         for _ in range(10):
-            get(f"{frontend.url}/healthz")
             with suppress(httpx.TransportError):  # the worker that was answering died
+                get(f"{frontend.url}/healthz")
                 seen.append(frontend.total("strata_requests_total", route="/healthz"))
-            if victim.is_running():
-                os.kill(victim.pid, signal.SIGKILL)
+            with suppress(psutil.NoSuchProcess):  # it is gone already
+                victim.kill()
     assert len(seen) > 5
     assert seen == sorted(seen)
 
 
-def test_a_new_start_counts_from_nothing(tmp_path: Path) -> None:
-    for _ in range(2):
-        running = Frontend.start(tmp_path, workers=1)
-        get(f"{running.url}/v1/models")
-        wait_until(lambda running=running: running.total(  # type: ignore[misc]
-            "strata_requests_total", route="/v1/models") == 1)
-        running.process.kill()
-        running.process.wait()
-        running.stop()
+def test_a_frontend_that_was_killed_starts_again_at_once_and_counts_from_nothing(tmp_path: Path) -> None:
+    first = Frontend.start(tmp_path, workers=1)
+    get(f"{first.url}/v1/models")
+    wait_until(lambda: first.total("strata_requests_total", route="/v1/models") == 1)
+    first.process.kill()
+    first.process.wait()
+    second = Frontend.start(tmp_path, workers=1, STRATA_METRICS_ADDRESS=f"127.0.0.1:{first.metrics_port}")
+    second.metrics_port = first.metrics_port
+    get(f"{second.url}/v1/models")
+    wait_until(lambda: second.total("strata_requests_total", route="/v1/models") > 0)
+    assert second.total("strata_requests_total", route="/v1/models") == 1
+    second.stop()
 
 
 def test_a_second_frontend_in_one_home_ends_with_one_line(frontend: Frontend) -> None:
