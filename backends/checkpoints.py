@@ -22,3 +22,12 @@ def tokenizer_folder(checkpoint: str, revision: str | None) -> Path:
     from huggingface_hub import hf_hub_download
 
     return Path(hf_hub_download(checkpoint, "tokenizer.json", revision=revision)).parent
+
+
+def weights_folder(checkpoint: str, revision: str | None) -> Path:
+    """A folder that holds the checkpoint's weights and config.json, fetched from the hub if need be."""
+    if folder := local_folder(checkpoint):
+        return folder
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(checkpoint, revision=revision, allow_patterns=["*.safetensors", "config.json"]))

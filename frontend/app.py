@@ -5,6 +5,7 @@ import time
 
 import structlog
 from flask import Flask, Response, g, request
+from werkzeug.middleware.proxy_fix import ProxyFix
 
 from frontend import logs
 from frontend.accounts.keys import random_text
@@ -18,6 +19,7 @@ from frontend.budgets.leases import Leases
 from frontend.db import Database
 from frontend.db.migrate import migrate
 from frontend.inference import Inference
+from frontend.limits.attempts import Attempts
 from frontend.limits.rate import Rate
 from frontend.limits.slots import Slots
 from frontend.limits.store import connect
@@ -25,6 +27,7 @@ from frontend.limits.threads import Threads
 from frontend.settings import Settings
 from frontend.warmth.places import Places
 from frontend.warmth.records import Records
+from frontend.web.site import add_app
 
 _log = structlog.get_logger(__name__)
 
@@ -41,17 +44,21 @@ def create_app(settings: Settings | None = None) -> Flask:
     # A path is what it says: no redirect, which would lose the body of a POST.
     app.url_map.strict_slashes = True
     app.url_map.merge_slashes = False
+    if settings.trusted_proxies:
+        # Who asks is what the last proxies of ours say, and not what a client makes up.
+        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=settings.trusted_proxies)  # type: ignore[method-assign]
     redis, inference = connect(settings.redis_url), Inference(settings.triton_urls)
     app.extensions[EXTENSION] = Parts(
         settings, database, redis, inference, Rate(settings.redis_url, redis), Slots(redis), Threads(settings.threads),
         Leases(database, settings.hold_lease_seconds), Places(redis, inference, settings.load_timeout_seconds),
-        Records(redis))
-    handle_errors(app, settings.max_body_bytes)
+        Records(redis), Attempts(settings.redis_url, redis))
+    handle_errors(app)
     _identify_requests(app)
     count_requests(app)
     show_quotas(app)
     for module in (health, models, completions, tokenize, usage, chat, openapi):
         app.register_blueprint(module.bp)
+    add_app(app)
     return app
 
 

@@ -13,6 +13,7 @@ from environs import Env, EnvError
 
 MODEL_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _ADDRESS = re.compile(r"[^\s=,:/]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}")
+_PUBLIC_URL = re.compile(r"(https://[A-Za-z0-9.-]+|http://(127\.0\.0\.1|localhost))(:\d{1,5})?/?")
 _URLS = "must be host:port, or id=host:port for each model, separated by commas; | between several Tritons of the same"
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -24,10 +25,13 @@ class SettingsError(Exception):
 @dataclass(frozen=True)
 class Settings:
     """What the environment decided. `triton_urls` are the gRPC addresses of Tritons that all serve every model, or
-    those of each model id; `metrics_address` is the host and port of GET /metrics; `max_loaded` is for each Triton,
-    None for as many as are wanted."""
+    those of each model id; `public_url` is where people reach this, without a slash at its end; `trusted_proxies` are
+    those whose X-Forwarded-For is believed; `metrics_address` is the host and port of GET /metrics; `max_loaded` is for
+    each Triton, None for as many as are wanted."""
 
     port: int
+    public_url: str
+    trusted_proxies: int
     home: Path
     database_url: str
     redis_url: str
@@ -50,8 +54,11 @@ class Settings:
     def from_environment(cls) -> Settings:
         """Read `STRATA_*`. Raises SettingsError with one line for the first setting that is wrong."""
         home = Path(_read("STRATA_HOME", ".strata", str)).expanduser().resolve()
+        port = _read("STRATA_PORT", 8080, _whole(1, 65535))
         return cls(
-            port=_read("STRATA_PORT", 8080, _whole(1, 65535)),
+            port=port,
+            public_url=_read("STRATA_PUBLIC_URL", f"http://127.0.0.1:{port}", _public_url),
+            trusted_proxies=_read("STRATA_TRUSTED_PROXIES", 0, _whole(0, 10)),
             home=home,
             database_url=_read("STRATA_DATABASE_URL", f"sqlite:///{home / 'strata.db'}", _database_url),
             redis_url=_read("STRATA_REDIS_URL", f"unix://{home / 'valkey.sock'}", _redis_url),
@@ -97,6 +104,13 @@ def _seconds(text: str) -> float:
     if not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", text, re.ASCII) or not float(text) > 0:
         raise ValueError("must be a number of seconds above 0")
     return float(text)
+
+
+def _public_url(text: str) -> str:
+    """https, or http on this machine: over plain http, anybody on the way could read passwords and keys."""
+    if not _PUBLIC_URL.fullmatch(text):
+        raise ValueError("must be https://host or https://host:port, or http:// with 127.0.0.1 or localhost")
+    return text.rstrip("/")
 
 
 def _log_level(text: str) -> str:

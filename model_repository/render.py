@@ -42,6 +42,10 @@ TOKENIZER_INPUTS = (
     Tensor("vocabulary", "BOOL", (1,), optional=True),
     Tensor("add_special_tokens", "BOOL", (1,), optional=True),
     Tensor("skip_special_tokens", "BOOL", (1,), optional=True),
+    # A residual stream [rows, hidden] for the output head to read; `normed` where it has passed the final norm.
+    Tensor("residual", "FP32", (None, None), optional=True),
+    Tensor("normed", "BOOL", (1,), optional=True),
+    Tensor("lens_top", "INT32", (1,), optional=True),
 )
 TOKENIZER_OUTPUTS = (
     Tensor("input_ids", "INT32", (None,)),
@@ -50,6 +54,9 @@ TOKENIZER_OUTPUTS = (
     Tensor("text", "STRING", (None,)),
     Tensor("vocabulary", "STRING", (None,)),
     Tensor("special_ids", "INT32", (None,)),
+    # The likeliest ids for each row, and their probabilities: [rows, lens_top].
+    Tensor("lens_ids", "INT32", (None, None)),
+    Tensor("lens_probabilities", "FP32", (None, None)),
 )
 ENGINE_OPTIONS = (
     Tensor("sampling", "STRING", (1,), optional=True),

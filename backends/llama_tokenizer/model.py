@@ -22,7 +22,8 @@ import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
 import triton_python_backend_utils as pb_utils  # noqa: E402
 
-from backends.checkpoints import tokenizer_folder  # noqa: E402
+from backends.checkpoints import tokenizer_folder, weights_folder  # noqa: E402
+from backends.llama_tokenizer.lens import Lens  # noqa: E402
 from backends.llama_tokenizer.tokenization import InvalidInput, Prompts, Tokenization  # noqa: E402
 from backends.text import load_tokenizer  # noqa: E402
 
@@ -34,7 +35,9 @@ class TritonPythonModel:
         """Loads the tokenizer of the checkpoint that the entry's parameters name."""
         parameters = json.loads(args["model_config"])["parameters"]
         card = json.loads(parameters["card"]["string_value"])
-        folder = tokenizer_folder(card["checkpoint"], card.get("revision"))
+        self._checkpoint = card["checkpoint"], card.get("revision")
+        self._lens: Lens | None = None
+        folder = tokenizer_folder(*self._checkpoint)
         self._tokenization = Tokenization(load_tokenizer(folder), card["vocab_size"])
 
     def execute(self, requests: list[Any]) -> list[Any]:
@@ -49,6 +52,8 @@ class TritonPythonModel:
 
     def _outputs(self, request: Any) -> list[Any]:
         asked = set(request.requested_output_names())
+        if "lens_ids" in asked:
+            return self._read(request)
         wants_texts = bool(asked & {"token_texts", "text"})
         table = self._tokenization.table
         makers: dict[str, Callable[[], npt.NDArray[Any]]] = {}
@@ -62,6 +67,20 @@ class TritonPythonModel:
             makers["vocabulary"] = lambda: np.array(table.bytes, dtype=np.object_)
             makers["special_ids"] = lambda: np.array(sorted(table.special_ids), np.int32)
         return [pb_utils.Tensor(name, make()) for name, make in makers.items() if name in asked]
+
+    def _read(self, request: Any) -> list[Any]:
+        """A residual stream [rows, hidden], read by the output head."""
+        tensor = pb_utils.get_input_tensor_by_name(request, "residual")
+        top = pb_utils.get_input_tensor_by_name(request, "lens_top")
+        if tensor is None or top is None:
+            raise InvalidInput("send residual and lens_top")
+        if self._lens is None:
+            self._lens = Lens(weights_folder(*self._checkpoint))
+        residual = tensor.as_numpy()
+        if residual.ndim != 2 or residual.shape[1] != self._lens.hidden:
+            raise InvalidInput(f"residual has the shape {residual.shape}, not [rows, {self._lens.hidden}]")
+        read = self._lens.read(residual, flag(request, "normed", default=False), int(top.as_numpy().ravel()[0]))
+        return [pb_utils.Tensor("lens_ids", read.ids), pb_utils.Tensor("lens_probabilities", read.probabilities)]
 
     def _prompts(self, request: Any, with_texts: bool) -> Prompts | None:
         text = pb_utils.get_input_tensor_by_name(request, "text_input")

@@ -13,13 +13,15 @@ from frontend.accounts.audit import Action, Actor, record
 from frontend.accounts.errors import AccountError, Unknown
 from frontend.accounts.keys import random_text
 from frontend.accounts.service import new_account, normal_email
-from frontend.db import Database
+from frontend.db import Database, sessions
 from frontend.db import accounts as rows
 from frontend.db.records import Account, Invitation
 
 MARK = "strata-invitation-"
 #: How long an invitation is good for, unless told otherwise, and at most.
 VALID, LONGEST = timedelta(days=7), timedelta(days=365)
+#: The same for the reset of a password, which an admin hands over at once.
+RESET_VALID = timedelta(days=1)
 
 
 def invite(
@@ -58,8 +60,39 @@ def invite(
     return account, invitation, token
 
 
+def reset_password(
+    database: Database, by: Actor, account: Account, valid: timedelta = RESET_VALID
+) -> tuple[Invitation, str]:
+    """Let a person who has a password choose another one, once. The old one works until then.
+
+    The last value is the token, which can't be had again. Raises AccountError.
+    """
+    now = datetime.now(UTC)
+    token = MARK + random_text(43)
+    with database.write() as connection:
+        account = rows.account_by_id(connection, account.id) or account
+        if account.disabled:
+            raise AccountError(f"{account.email} is disabled: enable the account first.")
+        if not account.has_password:
+            raise AccountError(f"{account.email} has no password yet: invite the person.")
+        invitation = Invitation(f"inv_{random_text(20)}", account.id, now, now + valid)
+        rows.add_invitation(connection, invitation, _sha256(token))
+        record(connection, by, Action.ACCOUNT_RESET, invitation.id, account.id,
+               {"expires_at": invitation.expires_at.isoformat(timespec="seconds")})
+    return invitation, token
+
+
+def invited(database: Database, token: str) -> Account | None:
+    """The account for which a token is good now."""
+    with database.read() as connection:
+        invitation = rows.find_invitation(connection, _sha256(token), datetime.now(UTC))
+        account = rows.account_by_id(connection, invitation.account_id) if invitation else None
+    return account if account and not account.disabled else None
+
+
 def accept(database: Database, token: str, password: str, origin: str) -> Account:
-    """Take an invitation, once, by choosing a password. `origin` is where the person comes from, for the audit log.
+    """Take an invitation, or a reset, once, by choosing a password; the account is signed out everywhere. `origin` is
+    where the person comes from, for the audit log.
 
     Raises Unknown for a token that is wrong, used, replaced or expired, or whose account is disabled, and AccountError
     for a password that can't be chosen; the token is then as good as before.
@@ -77,6 +110,7 @@ def accept(database: Database, token: str, password: str, origin: str) -> Accoun
         account = None
         if rows.accept_invitation(connection, sha256, datetime.now(UTC)):
             account = rows.set_password(connection, invitation.account_id, password_hash)
+            sessions.end_sessions(connection, invitation.account_id)
         if account is None:
             raise _unknown()
         record(connection, Actor(account.id, origin), Action.ACCOUNT_ACCEPT, invitation.id, account.id)

@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import unicodedata
+from functools import cache
 
 from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
 
 from frontend.accounts.errors import AccountError
 
@@ -22,3 +24,25 @@ def hash_password(password: str) -> str:
     """The hash to store, with its parameters and salt in it. Keyboards write one character in several ways (é), so a
     password is hashed in Unicode's form NFKC."""
     return _hasher.hash(unicodedata.normalize("NFKC", password))
+
+
+def is_password(password_hash: str | None, password: str) -> bool:
+    """Whether a password is the one of a hash. It takes as long where there is no hash, so that nobody learns who has
+    an account."""
+    if len(password) > LONGEST:
+        return False
+    try:
+        right = _hasher.verify(password_hash or _nobodys_hash(), unicodedata.normalize("NFKC", password))
+    except (VerificationError, InvalidHashError):
+        return False
+    return right and password_hash is not None
+
+
+def is_outdated(password_hash: str) -> bool:
+    """Whether a hash was made with weaker parameters than ours are now."""
+    return _hasher.check_needs_rehash(password_hash)
+
+
+@cache
+def _nobodys_hash() -> str:
+    return _hasher.hash("")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from frontend.accounts.audit import Action, Actor, record
 from frontend.accounts.errors import AccountError, Unknown
 from frontend.accounts.keys import random_text
-from frontend.db import Database
+from frontend.db import Database, sessions
 from frontend.db import accounts as rows
 from frontend.db.records import Account
 
@@ -55,6 +56,15 @@ def find_account(database: Database, email: str) -> Account:
     return account
 
 
+def account_by_id(database: Database, account_id: str) -> Account:
+    """The account of an id. Raises Unknown."""
+    with database.read() as connection:
+        account = rows.account_by_id(connection, account_id)
+    if account is None:
+        raise Unknown("There is no such account.")
+    return account
+
+
 def list_accounts(database: Database) -> list[Account]:
     """Every account, oldest first."""
     with database.read() as connection:
@@ -63,8 +73,14 @@ def list_accounts(database: Database) -> list[Account]:
 
 def set_disabled(database: Database, by: Actor, account: Account, disabled: bool) -> Account:
     """Shut an account out, or let it in again. Its keys and invitations are good for nothing meanwhile, from the next
-    request on, and are what they were once it is enabled. The account as it now is."""
+    request on, and are what they were once it is enabled; it is signed out everywhere. The account as it now is.
+
+    Raises AccountError for the last admin who could let it in again.
+    """
     with database.write() as connection:
+        if disabled:
+            _leave_an_admin(connection, account)
+            sessions.end_sessions(connection, account.id)
         if rows.set_disabled(connection, account.id, disabled):
             action = Action.ACCOUNT_DISABLE if disabled else Action.ACCOUNT_ENABLE
             record(connection, by, action, account.id, account.id)
@@ -72,6 +88,26 @@ def set_disabled(database: Database, by: Actor, account: Account, disabled: bool
     if changed is None:
         raise Unknown(f"There is no account of {account.email}.")
     return changed
+
+
+def set_role(database: Database, by: Actor, account: Account, role: str) -> Account:
+    """Change what an account may do. The account as it now is. Raises AccountError for the last admin."""
+    if role not in ROLES:
+        raise AccountError(f"A role is one of {', '.join(ROLES)}.")
+    with database.write() as connection:
+        if role != "admin":
+            _leave_an_admin(connection, account)
+        if rows.set_role(connection, account.id, role):
+            record(connection, by, Action.ACCOUNT_ROLE, account.id, account.id, {"role": role})
+        changed = rows.account_by_id(connection, account.id)
+    if changed is None:
+        raise Unknown(f"There is no account of {account.email}.")
+    return changed
+
+
+def _leave_an_admin(connection: Connection, account: Account) -> None:
+    if rows.lock_admins(connection) == {account.id}:
+        raise AccountError(f"{account.email} is the only admin: make somebody else one first.")
 
 
 def normal_email(email: str) -> str:

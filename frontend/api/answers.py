@@ -10,6 +10,7 @@ from werkzeug import exceptions as http
 
 from frontend.api.body import discard_body
 from frontend.api.counting import observation
+from frontend.api.parts import parts
 from frontend.errors import (
     ApiError,
     InternalError,
@@ -71,19 +72,27 @@ def api_error(error: Exception, max_body_bytes: int) -> ApiError:
     return InternalError("This is a bug in Strata. Its operators find it in the logs by this answer's x-request-id.")
 
 
-def handle_errors(app: Flask, max_body_bytes: int) -> None:
-    """Answer every exception that leaves a route, and log those that are our fault."""
+def handle_errors(app: Flask) -> None:
+    """Answer every exception that leaves a route."""
+    app.register_error_handler(Exception, answer_error)
 
-    @app.errorhandler(Exception)
-    def _handle(raised: Exception) -> Response:
-        error = api_error(raised, max_body_bytes)
-        observation().code = error.code
-        discard_body(max_body_bytes)
-        if isinstance(error, InternalError):
-            _log.error("internal error", exc_info=raised)
-        elif error.status >= 500:
-            _log.warning("unavailable", code=error.code, exc_info=raised)
-        return error_answer(error)
+
+def answer_error(raised: Exception) -> Response:
+    """The answer for an exception, which is logged where it is our fault."""
+    max_body_bytes = parts().settings.max_body_bytes
+    error = api_error(raised, max_body_bytes)
+    note_error(error, raised)
+    discard_body(max_body_bytes)
+    return error_answer(error)
+
+
+def note_error(error: ApiError, raised: Exception) -> None:
+    """Count an error, and log what is our fault."""
+    observation().code = error.code
+    if isinstance(error, InternalError):
+        _log.error("internal error", exc_info=raised)
+    elif error.status >= 500:
+        _log.warning("unavailable", code=error.code, exc_info=raised)
 
 
 def _detail(problem: Problem) -> dict[str, Any]:

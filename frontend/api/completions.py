@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 
 import orjson
 import structlog
@@ -24,6 +25,7 @@ from frontend.budgets.booking import Booking
 from frontend.budgets.clamp import Need
 from frontend.budgets.holds import Order
 from frontend.completions.plan import Plan
+from frontend.completions.request import CompletionRequest
 from frontend.completions.walk import DONE, Limits, Run, plan_request
 from frontend.errors import InternalError, Unavailable
 from frontend.inference import Cancelled
@@ -39,16 +41,32 @@ MOMENT, COMMENT_EVERY = 10.0, 15.0
 LOWERED = "X-Strata-Max-Tokens"
 
 
+@dataclass(frozen=True)
+class Form:
+    """Another form of a whole answer than JSON: what of a plan it can't hold, and how it is written."""
+
+    check_plan: Callable[[Plan], None]
+    write: Callable[[Run], Response]
+
+
+_FILE = Form(tensor_files.check_plan, lambda run: tensor_files.answer(run.file()))
+
+
 @bp.post("/v1/completions")
 def create_completion() -> Response:
-    """Complete prompts. Everything that can be refused is refused before the answer begins."""
-    settings, inference = parts().settings, parts().inference
-    asked = load_completion(json_body(), settings.max_total_tokens)
-    observation().asked = asked.model
+    """Complete prompts."""
+    asked = load_completion(json_body(), parts().settings.max_total_tokens)
     as_file = tensor_files.preferred(request.accept_mimetypes)
     if as_file:
         tensor_files.check_request(asked)
-    caller = require_caller("completions")
+    return respond(asked, lambda: require_caller("completions"), _FILE if as_file else None)
+
+
+def respond(asked: CompletionRequest, authenticate: Callable[[], Caller], form: Form | None = None) -> Response:
+    """Walk a request whose fields are checked. Everything that can be refused is refused before the answer begins."""
+    settings, inference = parts().settings, parts().inference
+    observation().asked = asked.model
+    caller = authenticate()
     timeout, cancellation = settings.request_timeout_seconds, Cancellation()
     deadline = time.monotonic() + timeout
     # How long it may wait for a Triton or a load; and so may those of its key that are before it in line.
@@ -62,8 +80,8 @@ def create_completion() -> Response:
             deadline = time.monotonic() + timeout if cold else deadline
             limits = Limits(settings.max_total_tokens, max(deadline - time.monotonic(), 1.0))
             plan = while_away(lambda: plan_request(asked, inference, limits), patience, cancellation.fired)
-            if as_file:
-                tensor_files.check_plan(plan)
+            if form:
+                form.check_plan(plan)
             visit = stack.enter_context(parts().places.visit(
                 plan.card, caller.account_id, max(deadline - time.monotonic(), 1.0)))
             cancellation.arm(visit.give_up)
@@ -79,8 +97,7 @@ def create_completion() -> Response:
                 if asked.stream:
                     answer = _stream(run, start.booking)
                 else:
-                    answer = tensor_files.answer(run.file()) if as_file else _sent(
-                        run.body(), run.plan, "application/json", live=False)
+                    answer = form.write(run) if form else _sent(run.body(), run.plan, "application/json", live=False)
                     note_available(start.booking.settle(200, delivered=False))
                 if lowered := start.lowered():
                     answer.headers[LOWERED] = lowered

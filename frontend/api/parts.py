@@ -10,6 +10,7 @@ from redis import Redis
 from frontend.budgets.leases import Leases
 from frontend.db import Database
 from frontend.inference import Inference
+from frontend.limits.attempts import Attempts
 from frontend.limits.rate import Rate
 from frontend.limits.slots import Slots
 from frontend.limits.threads import Threads
@@ -34,6 +35,7 @@ class Parts:
     leases: Leases
     places: Places
     records: Records
+    attempts: Attempts
 
 
 def parts() -> Parts:

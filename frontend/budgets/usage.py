@@ -11,7 +11,7 @@ from frontend.accounts.audit import Action, Actor, record
 from frontend.db import Database
 from frontend.db import balances as balance_rows
 from frontend.db import usage as rows
-from frontend.db.token_records import Balance, DayUsage, LimitOverrides, UsageRecord
+from frontend.db.token_records import Balance, DayUsage, KeyUsage, LimitOverrides, UsageRecord
 from frontend.errors import InvalidRequest
 
 _PAGE = 1000
@@ -27,11 +27,23 @@ class Usage:
     days: list[DayUsage]
 
 
+def usage_by_key(database: Database, account_id: str, days: int) -> list[KeyUsage]:
+    """What an account used by key and model on the same days as `usage`."""
+    with database.read() as connection:
+        return rows.usage_by_key(connection, account_id, _first_day(days))
+
+
+def all_balances(database: Database) -> dict[str, Balance]:
+    """The tokens of every account that was ever granted any."""
+    with database.read() as connection:
+        return balance_rows.all_balances(connection)
+
+
 def usage(database: Database, account_id: str, days: int) -> Usage:
     """An account's tokens, and what it used today (UTC) and on the days before, `days` in all."""
-    first = (datetime.now(UTC) - timedelta(days=days - 1)).strftime("%Y-%m-%d")
     with database.read() as connection:
-        return Usage(balance_rows.balance_of(connection, account_id), rows.usage_by_day(connection, account_id, first))
+        return Usage(balance_rows.balance_of(connection, account_id),
+                     rows.usage_by_day(connection, account_id, _first_day(days)))
 
 
 def export_usage(
@@ -66,6 +78,12 @@ def write_csv(records: Iterable[UsageRecord], out: TextIO) -> None:
             "" if row.latency_ms is None else row.latency_ms, row.settled_by))
 
 
+def own_limits(database: Database, account_id: str) -> LimitOverrides:
+    """Where an account's limits differ from the settings'."""
+    with database.read() as connection:
+        return rows.limits_of(connection, account_id)
+
+
 def change_limits(database: Database, by: Actor, account_id: str, **changes: int | None) -> LimitOverrides:
     """Change some of an account's own limits; None is the setting's again. All that it has now. Raises InvalidRequest.
     """
@@ -77,6 +95,10 @@ def change_limits(database: Database, by: Actor, account_id: str, **changes: int
             rows.set_limits(connection, account_id, limits)
             record(connection, by, Action.LIMITS_SET, account_id, account_id, asdict(limits))
     return limits
+
+
+def _first_day(days: int) -> str:
+    return (datetime.now(UTC) - timedelta(days=days - 1)).strftime("%Y-%m-%d")
 
 
 def _check_limits(limits: LimitOverrides) -> None:

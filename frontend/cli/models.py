@@ -9,12 +9,12 @@ from typing import Any
 import click
 from redis.exceptions import RedisError
 
-from frontend.accounts.audit import Action, record
 from frontend.cli.shared import Columns, actor, as_json_option, open_database, show
 from frontend.db.policies import PolicyChange
 from frontend.limits.store import connect
 from frontend.settings import Settings
 from frontend.warmth import policies as service
+from frontend.warmth import wishes
 from frontend.warmth.policies import KINDS, policy_of
 from frontend.warmth.records import Records
 from model_repository import catalog
@@ -88,7 +88,7 @@ def list_models(as_json: bool) -> None:
 @_model
 def load(model: str) -> None:
     """Make a model Warm, as if somebody had asked for it. Its policy decides how long it stays."""
-    _wish(model, "load", Action.MODEL_LOAD)
+    _wish(model, "load")
 
 
 @models.command()
@@ -98,7 +98,7 @@ def unload(model: str) -> None:
 
     A model whose policy keeps it Warm now is not unloaded: change its policy.
     """
-    _wish(model, "unload", Action.MODEL_UNLOAD)
+    _wish(model, "unload")
 
 
 @models.command()
@@ -147,16 +147,14 @@ def drain(triton: str, undo: bool) -> None:
              for address in addresses}
     if triton not in known:
         raise click.UsageError(f"STRATA_TRITON_URLS has {', '.join(sorted(known))}, not {triton!r}")
-    with _records() as records, open_database() as database, database.write() as connection:
-        record(connection, actor(), Action.TRITON_UNDRAIN if undo else Action.TRITON_DRAIN, triton, None)
-        records.drain(triton, not undo)
+    with _records() as records, open_database() as database:
+        wishes.drain(database, records, actor(), triton, not undo)
     click.echo(f"{triton} gets requests again" if undo else f"{triton} gets no new requests", err=True)
 
 
-def _wish(model: str, wish: str, action: Action) -> None:
-    with _records() as records, open_database() as database, database.write() as connection:
-        record(connection, actor(), action, model, None)
-        records.ask(model, wish)
+def _wish(model: str, wish: str) -> None:
+    with _records() as records, open_database() as database:
+        wishes.wish(database, records, actor(), model, wish)
     click.echo(f"the keeper is asked to {wish} {model}", err=True)
 
 

@@ -11,7 +11,8 @@ from frontend.db.tables import accounts, api_keys, invitations
 from frontend.db.token_records import LimitOverrides
 from frontend.db.token_tables import account_limits, balances
 
-_ACCOUNT = (
+#: The columns of an Account, in its order.
+ACCOUNT = (
     accounts.c.id, accounts.c.email, accounts.c.role, accounts.c.created_at, accounts.c.disabled,
     accounts.c.password_hash.is_not(None).label("has_password"),
 )
@@ -41,13 +42,13 @@ def add_account(connection: Connection, account: Account, password_hash: str | N
 
 def account_of(connection: Connection, email: str) -> Account | None:
     """The account of an email address in its normal form."""
-    row = connection.execute(select(*_ACCOUNT).where(accounts.c.email == email)).one_or_none()
+    row = connection.execute(select(*ACCOUNT).where(accounts.c.email == email)).one_or_none()
     return Account(**row._mapping) if row else None
 
 
 def all_accounts(connection: Connection) -> list[Account]:
     """Every account, oldest first."""
-    rows = connection.execute(select(*_ACCOUNT).order_by(accounts.c.created_at, accounts.c.id))
+    rows = connection.execute(select(*ACCOUNT).order_by(accounts.c.created_at, accounts.c.id))
     return [Account(**row._mapping) for row in rows]
 
 
@@ -60,8 +61,26 @@ def set_disabled(connection: Connection, account_id: str, disabled: bool) -> boo
 def set_password(connection: Connection, account_id: str, password_hash: str) -> Account | None:
     """Give an account that is not disabled a password. None where there is no such account."""
     change = update(accounts).where(accounts.c.id == account_id, ~accounts.c.disabled)
-    row = connection.execute(change.values(password_hash=password_hash).returning(*_ACCOUNT)).one_or_none()
+    row = connection.execute(change.values(password_hash=password_hash).returning(*ACCOUNT)).one_or_none()
     return Account(**row._mapping) if row else None
+
+
+def account_by_id(connection: Connection, account_id: str) -> Account | None:
+    """The account of an id."""
+    row = connection.execute(select(*ACCOUNT).where(accounts.c.id == account_id)).one_or_none()
+    return Account(**row._mapping) if row else None
+
+
+def lock_admins(connection: Connection) -> set[str]:
+    """The admins that are not disabled, who stay so until the transaction ends."""
+    query = select(accounts.c.id).where(accounts.c.role == "admin", ~accounts.c.disabled)
+    return set(connection.execute(query.order_by(accounts.c.id).with_for_update()).scalars())
+
+
+def set_role(connection: Connection, account_id: str, role: str) -> bool:
+    """Change what an account may do. False where it was so before, or is not there."""
+    change = update(accounts).where(accounts.c.id == account_id, accounts.c.role != role)
+    return connection.execute(change.values(role=role)).rowcount == 1
 
 
 def add_invitation(connection: Connection, invitation: Invitation, sha256: str) -> None:

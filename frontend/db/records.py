@@ -70,3 +70,27 @@ class Invitation:
     account_id: str
     created_at: datetime
     expires_at: datetime
+
+
+@dataclass(frozen=True)
+class Session:
+    """A browser that is signed in: since when, until when, and where that began."""
+
+    id: str
+    account_id: str
+    created_at: datetime
+    last_seen_at: datetime
+    expires_at: datetime
+    origin: str
+    agent: str
+
+
+@dataclass(frozen=True)
+class SavedRequest:
+    """A completions request that a person keeps; `body` is its JSON."""
+
+    id: str
+    account_id: str
+    name: str
+    body: str
+    created_at: datetime

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from sqlalchemy import BindParameter, Connection, ScalarSelect, delete, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from frontend.db.spend_tables import engine_uptime, spend_limits, spend_warnings, uptime_marks
+from frontend.db.spend_tables import engine_days, engine_uptime, spend_limits, spend_warnings, uptime_marks
 from frontend.db.token_records import Uptime
 
 #: The scope of the limit on all models together.
@@ -42,6 +42,24 @@ def add_uptime(connection: Connection, uptime: Uptime) -> None:
     connection.execute(statement.on_conflict_do_update(
         index_elements=["model", "month", "price"],
         set_={"milliseconds": engine_uptime.c.milliseconds + statement.excluded.milliseconds}))
+
+
+def add_day(connection: Connection, model: str, day: str, price: int, milliseconds: int) -> None:
+    """Add milliseconds to the row of a model, day and price."""
+    statement = _insert(connection)(engine_days).values(model=model, day=day, price=price, milliseconds=milliseconds)
+    connection.execute(statement.on_conflict_do_update(
+        index_elements=["model", "day", "price"],
+        set_={"milliseconds": engine_days.c.milliseconds + statement.excluded.milliseconds}))
+
+
+def costs_by_day(connection: Connection, month: str) -> dict[str, dict[str, int]]:
+    """Price × milliseconds of each day of a month and each model."""
+    found: dict[str, dict[str, int]] = {}
+    query = select(*engine_days.c).where(engine_days.c.day.startswith(month)).order_by(*engine_days.primary_key)
+    for row in connection.execute(query):
+        models = found.setdefault(row.day, {})
+        models[row.model] = models.get(row.model, 0) + row.price * row.milliseconds
+    return found
 
 
 def uptimes(connection: Connection, month: str | None = None) -> list[Uptime]:

@@ -16,6 +16,15 @@ engine_uptime = Table(
     Column("milliseconds", BigInteger, nullable=False),
 )
 
+# The same by day (UTC, as 2026-01-31), for pictures. A database may be older than this table: limits go by months.
+engine_days = Table(
+    "engine_days", metadata,
+    Column("model", String(64), primary_key=True),
+    Column("day", String(10), primary_key=True),
+    Column("price", BigInteger, primary_key=True, autoincrement=False),
+    Column("milliseconds", BigInteger, nullable=False),
+)
+
 # Up to when a model's uptime is counted, by the database's clock, so that nothing is counted twice.
 uptime_marks = Table(
     "uptime_marks", metadata,

@@ -117,6 +117,18 @@ class DayUsage:
 
 
 @dataclass(frozen=True)
+class KeyUsage:
+    """What an account used of one model with one key."""
+
+    key_id: str
+    model: str
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+    charged: int
+
+
+@dataclass(frozen=True)
 class LimitOverrides:
     """Where an account's limits differ from the settings'. None: the setting."""
 

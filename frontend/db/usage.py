@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import Connection, Tuple, func, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
-from frontend.db.token_records import DayUsage, LimitOverrides, UsageRecord
+from frontend.db.token_records import DayUsage, KeyUsage, LimitOverrides, UsageRecord
 from frontend.db.token_tables import account_limits, usage_records
 
 _RECORD = tuple(column for column in usage_records.c if column.name != "day")
@@ -23,6 +23,18 @@ def usage_by_day(connection: Connection, account_id: str, first_day: str) -> lis
         .group_by(columns.day, columns.model).order_by(columns.day, columns.model)
     )
     return [DayUsage(day, model, *map(int, numbers)) for day, model, *numbers in connection.execute(query)]
+
+
+def usage_by_key(connection: Connection, account_id: str, first_day: str) -> list[KeyUsage]:
+    """What an account used from a day on (UTC, as 2026-01-31), by key and model, in that order."""
+    columns = usage_records.c
+    query = (
+        select(columns.key_id, columns.model, func.count(), func.sum(columns.prompt_tokens),
+               func.sum(columns.completion_tokens), func.sum(columns.charged))
+        .where(columns.account_id == account_id, columns.day >= first_day)
+        .group_by(columns.key_id, columns.model).order_by(columns.key_id, columns.model)
+    )
+    return [KeyUsage(key_id, model, *map(int, numbers)) for key_id, model, *numbers in connection.execute(query)]
 
 
 #: A record's place in the order of time, which is (at, id).

@@ -4,10 +4,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import numpy as np
+import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
 from frontend.errors import ApiError
@@ -15,7 +16,7 @@ from frontend.inference.card import ModelCard
 from frontend.inference.endpoints import Endpoints, Urls, not_found
 from frontend.inference.engine import engine_event, engine_request
 from frontend.inference.entries import ENGINE, TOKENIZER
-from frontend.inference.events import EngineEvent, Generation, TokenizedPrompt, Vocabulary
+from frontend.inference.events import EngineEvent, Generation, LensReading, TokenizedPrompt, Vocabulary
 from frontend.inference.faults import BROKEN, Cancelled, api_error, broke_off, is_not_loaded, stream_error, unreachable
 from frontend.inference.repository import QUICK, Repository
 from frontend.inference.tensors import Tensor, infer_request, ints, read_outputs, strings
@@ -23,6 +24,8 @@ from frontend.inference.watch import StreamWatch
 
 #: Seconds for which a model's card is believed before Triton is asked again.
 CARD_TTL = 10.0
+#: Seconds for the output head to read one Layer of a prompt.
+LENS = 60.0
 
 
 class Inference:
@@ -40,6 +43,7 @@ class Inference:
         self._cards: dict[str, tuple[float, ModelCard]] = {}
         self._vocabularies: dict[str, Vocabulary] = {}
         self._vocabulary_locks: dict[str, threading.Lock] = {}
+        self._lens_lock = threading.Lock()
 
     def close(self) -> None:
         """Close every connection; running calls end as cancelled."""
@@ -141,6 +145,25 @@ class Inference:
                     raw, tuple(item.decode("utf-8", "replace") for item in raw),
                     frozenset(ints(outputs["special_ids"])))
             return self._vocabularies[key]
+
+    def lens(
+        self, model: str, residual: npt.NDArray[np.float32], normed: Sequence[bool], top: int
+    ) -> LensReading:
+        """Read a residual stream [layers, positions, hidden] by the model's output head; `normed` says of each Layer
+        whether it has passed the final norm.
+
+        It takes turns with tokenizing, so it asks for one Layer at a time, and one reading runs in this process.
+        """
+        readings = []
+        with self._lens_lock:
+            for rows, done in zip(residual, normed, strict=True):
+                outputs = self._tokenizer(model, {
+                    "residual": np.ascontiguousarray(rows), "normed": np.array([done]),
+                    "lens_top": np.array([top], np.int32),
+                }, ("lens_ids", "lens_probabilities"), LENS)
+                readings.append((outputs["lens_ids"], outputs["lens_probabilities"]))
+        ids, probabilities = (np.stack(cast("list[npt.NDArray[Any]]", part)) for part in zip(*readings, strict=True))
+        return LensReading(ids, probabilities)
 
     # Generating
 

@@ -109,3 +109,12 @@ class EngineEvent:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     activations: ActivationPart | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LensReading:
+    """What the output head reads in a residual stream: the likeliest ids at each Layer and position, the likeliest
+    first, and their probabilities. Both are [layers, positions, top]."""
+
+    ids: npt.NDArray[np.int32]
+    probabilities: npt.NDArray[np.float32]

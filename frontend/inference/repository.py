@@ -43,6 +43,10 @@ class Repository:
                 found[model][address] = "away" if index is None else _STATES.get(index.get(model + ENGINE, ""), "cold")
         return found
 
+    def answering(self) -> dict[str, bool]:
+        """Whether each Triton answers, by its address; all are asked at once."""
+        return {address: index is not None for address, index in self._indices().items()}
+
     def served(self) -> list[str] | None:
         """The models whose tokenizers are loaded where they are meant to be; None where no Triton answers."""
         indices = self._indices()

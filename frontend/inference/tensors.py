@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
-Value = npt.NDArray[np.int32] | npt.NDArray[np.bool_] | Sequence[bytes]
+Value = npt.NDArray[np.int32] | npt.NDArray[np.bool_] | npt.NDArray[np.float32] | Sequence[bytes]
+_SENT = {np.dtype(np.bool_): "BOOL", np.dtype(np.int32): "INT32", np.dtype(np.float32): "FP32"}
 Tensor = npt.NDArray[np.generic] | list[bytes]
 
 _DTYPES: dict[str, np.dtype[np.generic]] = {
@@ -29,7 +30,7 @@ def infer_request(
     message = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     for name, value in inputs.items():
         if isinstance(value, np.ndarray):
-            datatype = "BOOL" if value.dtype == np.bool_ else "INT32"
+            datatype = _SENT[value.dtype]
             shape, content = value.shape, value.tobytes()
         else:
             datatype, shape = "BYTES", (len(value),)

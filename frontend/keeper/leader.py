@@ -10,10 +10,10 @@ from typing import cast
 from redis import Redis
 
 from frontend.stillness import Stillness
+from frontend.warmth.records import KEEPER
 
 #: Seconds for which the beat may stand still.
 LEASE = 10.0
-_KEY = "strata:keeper"
 
 
 class Leader:
@@ -28,12 +28,12 @@ class Leader:
     def works(self) -> bool:
         """Whether it is this one that works; asked in every round."""
         works, beat = self._ask("")
-        if not works and self._stillness.observe({_KEY: beat}):
+        if not works and self._stillness.observe({KEEPER: beat}):
             works, _ = self._ask(str(beat))
         if works:
             self._stillness.forget()
         return bool(works)
 
     def _ask(self, dead: str) -> tuple[int, int]:
-        works, beat = cast("list[int]", self._script([_KEY], [self._name, dead]))
+        works, beat = cast("list[int]", self._script([KEEPER], [self._name, dead]))
         return works, beat

@@ -75,6 +75,14 @@ def show_spend(database: Database, month: str | None = None) -> list[Spend]:
     return [_spend(scope, month, uptimes, limits.get(scope)) for scope in [*scopes, EVERYTHING]]
 
 
+def spend_by_day(database: Database, month: str) -> dict[str, dict[str, float]]:
+    """What each model cost on each day of a month (UTC), in dollars, as far as that was counted by day."""
+    with database.read() as connection:
+        days = rows.costs_by_day(connection, month)
+    return {day: {model: float(Fraction(cost, _MILLISECONDS_PER_HOUR * MICROS)) for model, cost in models.items()}
+            for day, models in days.items()}
+
+
 def warn(database: Database) -> list[Spend]:
     """Log a warning for each limit of which 80 % are used, once for each month and amount. Returns those that are new.
     """

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -13,7 +13,7 @@ from frontend.db import spend as rows
 from frontend.db.token_records import Uptime
 from frontend.errors import ApiError
 from frontend.inference import Inference, ModelCard
-from frontend.spend.limits import MICROS, month_of
+from frontend.spend.limits import MICROS
 
 #: An engine that was up at two looks counts as up between them if they are at most so many seconds apart.
 LONGEST_GAP = 30.0
@@ -87,20 +87,22 @@ def count_uptime(connection: Connection, model: str, dollars_per_hour: float, el
     start = max(mark, _whole_milliseconds(now - elapsed))
     if start < now:
         price = round(dollars_per_hour * MICROS)
-        for month, part in _by_month(start, now):
-            rows.add_uptime(connection, Uptime(model, month, price, part // timedelta(milliseconds=1)))
+        for day, part in _by_day(start, now):
+            milliseconds = part // timedelta(milliseconds=1)
+            rows.add_uptime(connection, Uptime(model, day[:7], price, milliseconds))
+            rows.add_day(connection, model, day, price, milliseconds)
     if mark != now:
         rows.move_mark(connection, model, now)
     return max(now - start, timedelta(0))
 
 
-def _by_month(start: datetime, end: datetime) -> list[tuple[str, timedelta]]:
-    """An interval of at most a month, split where a month begins (UTC)."""
-    if month_of(start) == month_of(end):
-        return [(month_of(start), end - start)]
-    boundary = end.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    parts = [(month_of(start), boundary - start), (month_of(end), end - boundary)]
-    return [(month, part) for month, part in parts if part]
+def _by_day(start: datetime, end: datetime) -> Iterator[tuple[str, timedelta]]:
+    """An interval, split where days begin (UTC, as 2026-01-31)."""
+    while start < end:
+        midnight = start.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+        upto = min(midnight, end)
+        yield start.strftime("%Y-%m-%d"), upto - start
+        start = upto
 
 
 def _whole_milliseconds(moment: datetime) -> datetime:

@@ -12,6 +12,8 @@ from redis import Redis
 _FAILURES, _BREAKERS, _LOADING = "strata:failures", "strata:breakers", "strata:loading-since"
 _DRAINED, _ASKED, _CLOSED = "strata:drained", "strata:asked", "strata:places:closed"
 _SEQUENCE, _LAST_USED = "strata:places:sequence", "strata:places:last-used"
+#: Which keeper works, and when it last did.
+KEEPER = "strata:keeper"
 #: Loads whose times are remembered.
 _LOADS = 5
 
@@ -37,6 +39,11 @@ class Records:
         """Seconds by Redis's clock, which all share."""
         seconds, micros = self._redis.time()
         return seconds + micros / 1e6
+
+    def keeper_seen(self) -> float | None:
+        """How many seconds ago a keeper worked; None where none ever did."""
+        at = cast("bytes | None", self._redis.hget(KEEPER, "at"))
+        return None if at is None else max(self.now() - float(at), 0.0)
 
     # Failures. A model's is what its waiters hear; an endpoint's is the breaker, which the keeper heeds.
 

@@ -1,0 +1,35 @@
+"""How often somebody may try a password: an address gets few guesses at one account, and not many in all.
+
+An account gets many more before it is closed to all addresses, so that few can lock a person out.
+"""
+from __future__ import annotations
+
+from limits import RateLimitItem, RateLimitItemPerHour, RateLimitItemPerMinute
+from limits.storage import RedisStorage
+from limits.strategies import MovingWindowRateLimiter
+from redis import Redis
+
+from frontend.limits.store import patiently
+
+#: Attempts of one address for one account, of one address, and for one account, in so many minutes or hours.
+_OF_BOTH, _OF_ADDRESS, _OF_ACCOUNT = (
+    RateLimitItemPerMinute(10, 10), RateLimitItemPerMinute(60, 10), RateLimitItemPerHour(200))
+
+
+class Attempts:
+    """Counts attempts in Redis. Threads may share it."""
+
+    def __init__(self, url: str, redis: Redis) -> None:
+        storage = RedisStorage(url.replace("unix://", "redis+unix://", 1), connection_pool=redis.connection_pool,
+                               key_prefix="strata:attempts")
+        self._limiter = MovingWindowRateLimiter(storage)
+
+    def allowed(self, origin: str, email: str) -> bool:
+        """Count an attempt, if it is within every limit; whether it is. Raises Unavailable where Redis is away."""
+        counted: tuple[tuple[RateLimitItem, tuple[str, ...]], ...] = (
+            (_OF_BOTH, ("both", origin, email)), (_OF_ADDRESS, ("address", origin)), (_OF_ACCOUNT, ("account", email)))
+        return all(patiently(lambda item=item, who=who: self._limiter.hit(item, *who)) for item, who in counted)
+
+    def forget(self, origin: str, email: str) -> None:
+        """Somebody knew the password: the next person at this address begins anew with this account."""
+        patiently(lambda: self._limiter.clear(_OF_BOTH, "both", origin, email))

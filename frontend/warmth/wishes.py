@@ -1,0 +1,21 @@
+"""What admins want of models and Tritons: the wish and its line in the audit log, for the commands and the App."""
+from __future__ import annotations
+
+from frontend.accounts.audit import Action, Actor, record
+from frontend.db import Database
+from frontend.warmth.records import Records
+
+
+def wish(database: Database, records: Records, by: Actor, model: str, wanted: str) -> None:
+    """Ask the keeper to "load" a model, or to "unload" it. Raises redis's errors."""
+    action = Action.MODEL_LOAD if wanted == "load" else Action.MODEL_UNLOAD
+    with database.write() as connection:
+        record(connection, by, action, model, None)
+        records.ask(model, wanted)
+
+
+def drain(database: Database, records: Records, by: Actor, triton: str, drained: bool) -> None:
+    """Send no new requests to a Triton, or send them again. Raises redis's errors."""
+    with database.write() as connection:
+        record(connection, by, Action.TRITON_DRAIN if drained else Action.TRITON_UNDRAIN, triton, None)
+        records.drain(triton, drained)

@@ -1,0 +1,1 @@
+"""The pages of admins; for everybody else they are not there."""
