@@ -17,8 +17,8 @@ from frontend.errors import (
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
-    Problem,
     RequestTooLarge,
+    error_body,
 )
 
 #: Seconds after which a caller may try again what a part of ours could not do.
@@ -41,18 +41,6 @@ def error_answer(error: ApiError) -> Response:
         answer.headers["WWW-Authenticate"] = "Bearer"
     answer.headers.update(error.headers)
     return answer
-
-
-def error_body(error: ApiError) -> dict[str, Any]:
-    """OpenAI's shape of an error: also the data of an error event in mid-stream."""
-    body: dict[str, Any] = {
-        "message": error.message, "type": error.type, "param": error.param, "code": error.code,
-    }
-    if error.details:
-        body["details"] = [_detail(problem) for problem in error.details]
-    elif isinstance(error, InvalidRequest):
-        body["details"] = [_detail(Problem(error.message, error.param))]
-    return {"error": body}
 
 
 def api_error(error: Exception, max_body_bytes: int) -> ApiError:
@@ -84,7 +72,3 @@ def handle_errors(app: Flask, max_body_bytes: int) -> None:
         elif error.status >= 500:
             _log.warning("unavailable", code=error.code, exc_info=raised)
         return error_answer(error)
-
-
-def _detail(problem: Problem) -> dict[str, Any]:
-    return {"param": problem.param, "message": problem.message}

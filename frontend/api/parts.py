@@ -10,6 +10,8 @@ from redis import Redis
 from frontend.budgets.leases import Leases
 from frontend.db import Database
 from frontend.inference import Inference
+from frontend.jobs.files import Files
+from frontend.jobs.service import Jobs
 from frontend.limits.rate import Rate
 from frontend.limits.slots import Slots
 from frontend.limits.threads import Threads
@@ -34,6 +36,8 @@ class Parts:
     leases: Leases
     places: Places
     records: Records
+    jobs: Jobs
+    files: Files
 
 
 def parts() -> Parts:
