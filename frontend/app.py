@@ -9,7 +9,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 from frontend import logs
 from frontend.accounts.keys import random_text
-from frontend.api import chat, completions, health, models, openapi, tokenize, usage
+from frontend.api import batches, chat, completions, files, health, jobs, models, openapi, tokenize, usage
 from frontend.api.answers import handle_errors
 from frontend.api.counting import count_requests
 from frontend.api.disconnect import bound_standstill
@@ -19,6 +19,10 @@ from frontend.budgets.leases import Leases
 from frontend.db import Database
 from frontend.db.migrate import migrate
 from frontend.inference import Inference
+from frontend.jobs.files import Files
+from frontend.jobs.queue import Queue
+from frontend.jobs.service import Jobs
+from frontend.jobs.storage import Storage
 from frontend.limits.attempts import Attempts
 from frontend.limits.rate import Rate
 from frontend.limits.slots import Slots
@@ -48,15 +52,17 @@ def create_app(settings: Settings | None = None) -> Flask:
         # Who asks is what the last proxies of ours say, and not what a client makes up.
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=settings.trusted_proxies)  # type: ignore[method-assign]
     redis, inference = connect(settings.redis_url), Inference(settings.triton_urls)
+    storage = Storage(settings.job_storage)
     app.extensions[EXTENSION] = Parts(
         settings, database, redis, inference, Rate(settings.redis_url, redis), Slots(redis), Threads(settings.threads),
         Leases(database, settings.hold_lease_seconds), Places(redis, inference, settings.load_timeout_seconds),
-        Records(redis), Attempts(settings.redis_url, redis))
+        Records(redis), Attempts(settings.redis_url, redis),
+        Jobs(database, storage, Queue(redis), settings.job_days), Files(database, storage, settings.job_days))
     handle_errors(app)
     _identify_requests(app)
     count_requests(app)
     show_quotas(app)
-    for module in (health, models, completions, tokenize, usage, chat, openapi):
+    for module in (health, models, completions, jobs, files, batches, tokenize, usage, chat, openapi):
         app.register_blueprint(module.bp)
     add_app(app)
     return app

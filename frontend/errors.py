@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,22 @@ class ApiError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+
+def error_body(error: ApiError) -> dict[str, Any]:
+    """OpenAI's shape of an error: an answer's body, the data of an error event in mid-stream, a Job's result."""
+    body: dict[str, Any] = {
+        "message": error.message, "type": error.type, "param": error.param, "code": error.code,
+    }
+    if error.details:
+        body["details"] = [_detail(problem) for problem in error.details]
+    elif isinstance(error, InvalidRequest):
+        body["details"] = [_detail(Problem(error.message, error.param))]
+    return {"error": body}
+
+
+def _detail(problem: Problem) -> dict[str, Any]:
+    return {"param": problem.param, "message": problem.message}
 
 
 class InvalidRequest(ApiError):
@@ -127,6 +144,18 @@ class SpendCap(ApiError):
     """429: new work is paused by the Spend limit. Trying again changes nothing before the month or the limit does."""
 
     status, type, code = 429, "insufficient_quota", "spend_cap"
+
+
+class JobNotCancellable(Conflict):
+    """409: the Job has ended, so it can't be cancelled."""
+
+    code = "job_not_cancellable"
+
+
+class IdempotencyConflict(Conflict):
+    """409: the idempotency key was used for something else."""
+
+    code = "idempotency_conflict"
 
 
 class InternalError(ApiError):

@@ -27,7 +27,8 @@ class Settings:
     """What the environment decided. `triton_urls` are the gRPC addresses of Tritons that all serve every model, or
     those of each model id; `public_url` is where people reach this, without a slash at its end; `trusted_proxies` are
     those whose X-Forwarded-For is believed; `metrics_address` is the host and port of GET /metrics; `max_loaded` is for
-    each Triton, None for as many as are wanted."""
+    each Triton, None for as many as are wanted; `job_storage` is where files and shards of Activations are, `job_days`
+    how long what is left of Jobs is kept."""
 
     port: int
     public_url: str
@@ -39,6 +40,7 @@ class Settings:
     models: tuple[str, ...]
     metrics_address: tuple[str, int]
     max_body_bytes: int
+    max_job_bytes: int
     max_total_tokens: int
     request_timeout_seconds: float
     load_timeout_seconds: float
@@ -48,6 +50,8 @@ class Settings:
     waiting_requests: int
     threads: int
     hold_lease_seconds: float
+    job_storage: str
+    job_days: int
     log_level: str
 
     @classmethod
@@ -66,6 +70,7 @@ class Settings:
             models=_read("STRATA_MODELS", ("smollm2-135m",), _models),
             metrics_address=_read("STRATA_METRICS_ADDRESS", ("127.0.0.1", 8003), _address),
             max_body_bytes=_read("STRATA_MAX_BODY_MB", 16, _whole(1, 1024)) * 1024 * 1024,
+            max_job_bytes=_read("STRATA_MAX_JOB_MB", 50, _whole(1, 1024)) * 1024 * 1024,
             max_total_tokens=_read("STRATA_MAX_TOTAL_TOKENS", 32_000, _whole(1, 2**31 - 1)),
             request_timeout_seconds=_read("STRATA_REQUEST_TIMEOUT", 600.0, _seconds),
             load_timeout_seconds=_read("STRATA_LOAD_TIMEOUT_SECONDS", 900.0, _seconds),
@@ -75,6 +80,8 @@ class Settings:
             waiting_requests=_read("STRATA_WAITING_REQUESTS", 64, _whole(0, 100_000)),
             threads=_read("STRATA_THREADS", 256, _whole(1, 10_000)),
             hold_lease_seconds=_read("STRATA_HOLD_LEASE", 30.0, _seconds),
+            job_storage=_read("STRATA_JOB_STORAGE", f"file://{home / 'storage'}", _storage),
+            job_days=_read("STRATA_JOB_DAYS", 30, _whole(1, 3650)),
             log_level=_read("STRATA_LOG_LEVEL", "info", _log_level),
         )
 
@@ -129,6 +136,14 @@ def _redis_url(text: str) -> str:
     if not text.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("must start with redis://, rediss:// or unix://")
     return text
+
+
+def _storage(text: str) -> str:
+    if text.startswith("s3://") and len(text) > len("s3://"):
+        return text.rstrip("/")
+    if text.startswith("file:///"):
+        return text
+    raise ValueError("must be s3://bucket, with a folder in it or not, or file:///folder")
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -69,6 +69,14 @@ class Paid:
                 [sys.executable, "-m", "frontend", "keeper"], cwd=REPOSITORY, stdout=out, stderr=out,
                 env={**os.environ, "STRATA_HOME": str(self.folder), **self.environment}, preexec_fn=die_with_parent)
 
+    def start_worker(self, **environment: str) -> subprocess.Popen[bytes]:
+        """Start a worker, beside those that run. Whoever asks for it ends it."""
+        with (self.folder / "worker.out").open("ab") as out:
+            return subprocess.Popen(
+                [sys.executable, "-m", "frontend", "worker"], cwd=REPOSITORY, stdout=out, stderr=out,
+                env={**os.environ, "STRATA_HOME": str(self.folder), **self.environment, **environment},
+                preexec_fn=die_with_parent)
+
     def person(self, tokens: int) -> Person:
         """Somebody new with so many tokens."""
         account = create_account(self.database, SYSTEM, f"{random_text(12).lower()}@example.org")

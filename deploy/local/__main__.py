@@ -64,8 +64,8 @@ async def serve(settings: Settings) -> None:
             supervisor.start(parts.keeper(settings)),
             supervisor.step("setup", parts.setup(settings), parts.in_repository(settings)),
         )
-        say("starting frontend")
-        await supervisor.start(parts.frontend(settings))
+        say("starting frontend and worker")
+        await asyncio.gather(supervisor.start(parts.frontend(settings)), supervisor.start(parts.worker(settings)))
         await _warm(supervisor, settings)
         _greet(settings)
         await supervisor.wait()

@@ -68,6 +68,16 @@ def keeper(settings: Settings) -> Part:
     return Part("keeper", command, ready, in_repository(settings), stop_timeout=5.0)
 
 
+def worker(settings: Settings) -> Part:
+    """Works on Jobs. It hands back within ten seconds what it does not finish."""
+
+    async def ready() -> bool:
+        return True
+
+    command = (sys.executable, "-m", "frontend", "worker")
+    return Part("worker", command, ready, in_repository(settings), stop_timeout=12.0)
+
+
 def in_repository(settings: Settings) -> dict[str, str]:
     """The environment of our own Python processes, wherever they are started from."""
     return {**settings.environment(), "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}

@@ -18,8 +18,8 @@ from frontend.errors import (
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
-    Problem,
     RequestTooLarge,
+    error_body,
 )
 
 #: Seconds after which a caller may try again what a part of ours could not do.
@@ -42,18 +42,6 @@ def error_answer(error: ApiError) -> Response:
         answer.headers["WWW-Authenticate"] = "Bearer"
     answer.headers.update(error.headers)
     return answer
-
-
-def error_body(error: ApiError) -> dict[str, Any]:
-    """OpenAI's shape of an error: also the data of an error event in mid-stream."""
-    body: dict[str, Any] = {
-        "message": error.message, "type": error.type, "param": error.param, "code": error.code,
-    }
-    if error.details:
-        body["details"] = [_detail(problem) for problem in error.details]
-    elif isinstance(error, InvalidRequest):
-        body["details"] = [_detail(Problem(error.message, error.param))]
-    return {"error": body}
 
 
 def api_error(error: Exception, max_body_bytes: int) -> ApiError:
@@ -93,7 +81,3 @@ def note_error(error: ApiError, raised: Exception) -> None:
         _log.error("internal error", exc_info=raised)
     elif error.status >= 500:
         _log.warning("unavailable", code=error.code, exc_info=raised)
-
-
-def _detail(problem: Problem) -> dict[str, Any]:
-    return {"param": problem.param, "message": problem.message}

@@ -1,7 +1,11 @@
 """Reads the body of a request that must be JSON, and gets rid of one that is refused unread."""
 from __future__ import annotations
 
-from contextlib import suppress
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import IO
 
 from flask import request
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
@@ -31,6 +35,27 @@ def json_body() -> bytes:
     if request.content_length is None and len(body) == limit and request.environ["wsgi.input"].read(1):
         raise RequestEntityTooLarge
     return body
+
+
+@contextmanager
+def spooled_body(limit: int) -> Iterator[IO[bytes]]:
+    """The body in a file, so that it takes no memory. Raises 413 beyond `limit`, InvalidRequest where it breaks off."""
+    request.max_content_length = limit
+    if request.content_length is not None and request.content_length > limit:
+        raise RequestEntityTooLarge
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise InvalidRequest("The body must not be compressed: take the header Content-Encoding out.")
+    with tempfile.TemporaryFile() as file:
+        try:
+            shutil.copyfileobj(request.stream, file, _PART)
+        except HTTPException:
+            raise
+        except Exception as error:  # each WSGI server has its own for a broken chunk or connection
+            raise InvalidRequest("The body broke off or is not valid HTTP.") from error
+        if request.content_length is None and file.tell() == limit and request.environ["wsgi.input"].read(1):
+            raise RequestEntityTooLarge
+        file.flush()
+        yield file
 
 
 def discard_body(max_body_bytes: int) -> None:

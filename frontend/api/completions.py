@@ -12,7 +12,7 @@ from flask import Blueprint, Response, g, request
 
 from frontend.accounts.caller import Caller
 from frontend.api import tensor_files
-from frontend.api.answers import api_error, error_body
+from frontend.api.answers import api_error
 from frontend.api.auth import require_caller
 from frontend.api.body import json_body
 from frontend.api.compression import choose, compress
@@ -27,7 +27,7 @@ from frontend.budgets.holds import Order
 from frontend.completions.plan import Plan
 from frontend.completions.request import CompletionRequest
 from frontend.completions.walk import DONE, Limits, Run, plan_request
-from frontend.errors import InternalError, Unavailable
+from frontend.errors import InternalError, Unavailable, error_body
 from frontend.inference import Cancelled
 from frontend.limits.slots import ClientLeft
 from frontend.schemas.completions import load_completion

@@ -10,6 +10,8 @@ from redis import Redis
 from frontend.budgets.leases import Leases
 from frontend.db import Database
 from frontend.inference import Inference
+from frontend.jobs.files import Files
+from frontend.jobs.service import Jobs
 from frontend.limits.attempts import Attempts
 from frontend.limits.rate import Rate
 from frontend.limits.slots import Slots
@@ -36,6 +38,8 @@ class Parts:
     places: Places
     records: Records
     attempts: Attempts
+    jobs: Jobs
+    files: Files
 
 
 def parts() -> Parts:

@@ -81,8 +81,7 @@ def take_hold(database: Database, order: Order) -> Hold:
 def settle(database: Database, hold_id: str, ending: Ending) -> Settled | None:
     """Charge what a request used and release the rest. None, and nothing done, where that was done before."""
     with database.write() as connection:
-        hold = rows.close_hold(connection, hold_id)
-        return _settle(connection, hold, ending, "request") if hold else None
+        return settle_in(connection, hold_id, ending)
 
 
 def settle_abandoned(database: Database, hold_id: str, beat: int) -> Settled | None:
@@ -97,6 +96,22 @@ def settle_abandoned(database: Database, hold_id: str, beat: int) -> Settled | N
             return None
         ran = hold.produced is not None
         return _settle(connection, hold, Ending(500, ran, ran, hold.produced or 0, latency_ms=None), "keeper")
+
+
+def settle_in(connection: Connection, hold_id: str, ending: Ending) -> Settled | None:
+    """`settle` inside a transaction of the caller's."""
+    hold = rows.close_hold(connection, hold_id)
+    return _settle(connection, hold, ending, "request") if hold else None
+
+
+def drop(connection: Connection, hold_id: str) -> bool:
+    """Give back what is held for work that will be begun anew: nothing is charged or noted. False where it was settled.
+    """
+    hold = rows.close_hold(connection, hold_id)
+    if hold is None:
+        return False
+    rows.release(connection, hold.account_id, hold.amount, 0)
+    return True
 
 
 def balance(database: Database, account_id: str) -> Balance:

@@ -54,6 +54,11 @@ class Leases:
             self._running[hold_id] = _Running(produced, on_lost, None, time.monotonic())
             self._wake()
 
+    def forget(self, hold_id: str) -> None:
+        """Renew a hold's lease no more: it is settled elsewhere."""
+        with self._lock:
+            self._running.pop(hold_id, None)
+
     def settle(self, hold_id: str, ending: Ending, later: Ending) -> Settled | None:
         """Settle a hold, once. Raises Unavailable where the database is away, and settles it as `later` says when that
         is back."""

@@ -73,5 +73,5 @@ def main() -> None:
 
 
 for topic in (users.users, keys.keys, grants.grants, requests.requests, usage.usage, spend.spend, models.models,
-              audit.audit, operations.setup, operations.keeper):
+              audit.audit, operations.setup, operations.keeper, operations.worker):
     main.add_command(topic)

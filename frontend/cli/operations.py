@@ -1,4 +1,5 @@
-"""`strata setup` and `strata keeper`: what runs beside the API, started by the launcher or by whoever deploys it."""
+"""`strata setup`, `strata keeper` and `strata worker`: what runs beside the API, by the launcher or
+by whoever deploys it."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -25,6 +26,16 @@ def setup(demo_key_file: Path) -> None:
         ensure_demo_tokens(database, admin)
         made = ensure_demo_key(database, admin, demo_key_file)
     click.echo(f"{'A new demo key is' if made else 'The demo key is'} in {demo_key_file}", err=True)
+
+
+@click.command()
+def worker() -> None:
+    """Run a worker, which works on Jobs, until it is told to stop. Any number may run, on any machines."""
+    from frontend.jobs.worker import run  # it speaks to Triton
+
+    settings = Settings.from_environment()
+    logs.configure(settings.log_level)
+    run(settings)
 
 
 @click.command()

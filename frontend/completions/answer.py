@@ -1,7 +1,7 @@
 """The bytes of an answer: one JSON object, server-sent events, or a safetensors file, as the HTTP contract has them."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,10 @@ class Usage:
                 "total_tokens": self.prompt_tokens + self.completion_tokens}
 
 
+#: Says where a choice's Activations are: members of the object that describes them.
+Elsewhere = Callable[[Choice], dict[str, str]]
+
+
 @dataclass(frozen=True)
 class Answer:
     """What all parts of one answer share."""
@@ -36,23 +40,25 @@ class Answer:
     plan: Plan
     names: TokenNames | None
 
-    def body(self, choices: list[tuple[Choice, Piece]], usage: Usage) -> Iterator[bytes]:
-        """The unstreamed answer in parts."""
+    def body(
+        self, choices: list[tuple[Choice, Piece]], usage: Usage, elsewhere: Elsewhere | None = None
+    ) -> Iterator[bytes]:
+        """The unstreamed answer in parts. `elsewhere`: the Activations are not in it but there."""
         yield self._head() + b',"choices":['
         for number, (choice, piece) in enumerate(choices):
             yield b"," * bool(number)
             yield from self._choice(choice, piece, first=True)
-            yield from self._activations(choice, piece)
+            yield from self._activations(choice, piece, elsewhere)
             yield b"}"
         yield self._tail(usage)
 
     def file(self, choice: Choice, piece: Piece, activations: Activations, usage: Usage) -> TensorFile:
         """The unstreamed answer of a single choice as a file of its Activations, with all else in the metadata."""
-        head = orjson.dumps(self._described(choice, activations))
+        head = orjson.dumps(self.described(choice, activations))
         completion = b"".join((
             self._head(), b',"choices":[', *self._choice(choice, piece, first=True), b',"activations":', head, b"}",
             self._tail(usage)))
-        return TensorFile.of(activations, self._metadata(choice, activations) | {"completion": completion.decode()})
+        return TensorFile.of(activations, self.metadata(choice, activations) | {"completion": completion.decode()})
 
     def event(self, choice: Choice, piece: Piece, first: bool) -> Iterator[bytes]:
         """One event of a stream, in parts; `first` is the choice's first."""
@@ -94,16 +100,19 @@ class Answer:
             yield b',"prompt_logprobs":'
             yield from render_prompt_logprobs(choice.prompt_rows, choice.prompt.ids, k, self.names)
 
-    def _activations(self, choice: Choice, piece: Piece) -> Iterator[bytes]:
+    def _activations(self, choice: Choice, piece: Piece, elsewhere: Elsewhere | None = None) -> Iterator[bytes]:
         if piece.activations is None:
             return
-        members = self._described(choice, piece.activations) | {"encoding": "base64"}
+        if elsewhere is not None:
+            yield b',"activations":' + orjson.dumps(self.described(choice, piece.activations) | elsewhere(choice))
+            return
+        members = self.described(choice, piece.activations) | {"encoding": "base64"}
         yield b',"activations":' + orjson.dumps(members)[:-1] + b',"data":"'
-        yield from TensorFile.of(piece.activations, self._metadata(choice, piece.activations)).base64()
+        yield from TensorFile.of(piece.activations, self.metadata(choice, piece.activations)).base64()
         yield b'"}'
 
     @staticmethod
-    def _described(choice: Choice, activations: Activations) -> dict[str, Any]:
+    def described(choice: Choice, activations: Activations) -> dict[str, Any]:
         """What the numbers are. Positions that were asked for by a word are one span."""
         ran = choice.positions
         return {
@@ -111,7 +120,7 @@ class Answer:
             "shape": activations.shape, "dtype": activations.dtype, "format": "safetensors",
         }
 
-    def _metadata(self, choice: Choice, activations: Activations) -> dict[str, str]:
+    def metadata(self, choice: Choice, activations: Activations) -> dict[str, str]:
         """Makes a file that is kept mean something by itself, so it names each position."""
         return {
             "model": self.plan.request.model, "fingerprint": self.plan.card.fingerprint,

@@ -17,7 +17,8 @@ from frontend.completions.activations import Activations
 
 #: The name of the one tensor in a file.
 TENSOR = "activations"
-_DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+#: What safetensors calls them.
+DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 #: Bytes of a part. A multiple of 3, so that each part is whole base64 by itself.
 _PART = 3 * 2**18
 
@@ -34,7 +35,7 @@ class TensorFile:
         """The file of one choice's Activations. safetensors allows only texts as metadata."""
         header = orjson.dumps({
             "__metadata__": dict(metadata),
-            TENSOR: {"dtype": _DTYPES[activations.dtype], "shape": activations.shape,
+            TENSOR: {"dtype": DTYPES[activations.dtype], "shape": activations.shape,
                      "data_offsets": [0, activations.nbytes]},
         })
         header += b" " * (-len(header) % 8)

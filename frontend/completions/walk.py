@@ -97,11 +97,11 @@ class Run:
 
     def body(self) -> Iterator[bytes]:
         """The whole answer as JSON, once every choice has ended."""
-        return self.answer.body(self._done(), self.usage())
+        return self.answer.body(self.done(), self.usage())
 
     def file(self) -> TensorFile:
         """The whole answer of a single choice as a file of its Activations, which it must have been asked for."""
-        ((choice, piece),) = self._done()
+        ((choice, piece),) = self.done()
         assert piece.activations is not None  # the choice has seen to it
         return self.answer.file(choice, piece, piece.activations, self.usage())
 
@@ -134,7 +134,7 @@ class Run:
         """Stop the engine, if it still runs."""
         self._events.close()
 
-    def _done(self) -> list[tuple[Choice, Piece]]:
+    def done(self) -> list[tuple[Choice, Piece]]:
         """Every choice, once all have ended."""
         pieces: dict[int, list[Piece]] = {}
         for choice, piece in self._pieces():

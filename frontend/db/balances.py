@@ -135,6 +135,12 @@ def ledger_sums(connection: Connection, account_id: str) -> dict[str, int]:
     return {kind: int(total) for kind, total in connection.execute(query.group_by(ledger.c.kind))}
 
 
+def holds_of(connection: Connection, prefix: str) -> dict[str, int]:
+    """The open holds whose ids begin so, and the tokens in each. There are never many holds."""
+    query = select(holds.c.id, holds.c.amount).where(holds.c.id.startswith(prefix, autoescape=True))
+    return {row.id: row.amount for row in connection.execute(query)}
+
+
 def held_in_holds(connection: Connection, account_id: str) -> int:
     """The sum of an account's open holds."""
     query = select(func.coalesce(func.sum(holds.c.amount), 0)).where(holds.c.account_id == account_id)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -62,6 +62,25 @@ class Database:
         """A transaction that writes. SQLite takes the write lock at once, so that it can't lose a race halfway."""
         with _turn(self._writers), self._writing.begin() as connection:
             yield connection
+
+    @contextmanager
+    def write_over(self) -> Iterator[Connection]:
+        """As `write`, and what is deleted is overwritten too: SQLite otherwise keeps it in pages that it calls free."""
+        with self.write() as connection:
+            sqlite = connection.dialect.name == "sqlite"
+            if sqlite:
+                connection.exec_driver_sql("PRAGMA secure_delete = ON")
+            try:
+                yield connection
+            finally:
+                if sqlite:
+                    connection.exec_driver_sql("PRAGMA secure_delete = OFF")
+
+    def forget_history(self) -> None:
+        """Let SQLite's log of what was written go, as far as nobody reads it: it still has what is deleted."""
+        if self.engine.dialect.name == "sqlite":
+            with self.engine.connect() as connection, suppress(*_AWAY):
+                connection.connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def ping(self) -> None:
         """Raises Unavailable unless the database answers."""

@@ -7,8 +7,12 @@ every other field, vLLM's included.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import fields as fields_of
 from typing import Any
+
+import orjson
+from marshmallow import ValidationError
 
 from frontend.completions.request import ActivationRequest, CompletionRequest, Sampling
 from frontend.errors import InvalidRequest, Problem
@@ -28,6 +32,9 @@ from frontend.schemas.json_body import parse_object
 
 #: Below this the engine would silently raise the temperature.
 LOWEST_TEMPERATURE = 0.01
+
+#: Bodies without their prompts that a CompletionChecker remembers.
+_MOST_KNOWN = 1000
 
 _DEFAULTS = Sampling()
 
@@ -120,6 +127,53 @@ def check_completion(data: Mapping[str, Any], max_total_tokens: int) -> Completi
         activations=ActivationRequest(**values["activations"]) if values["activations"] else None,
         user=values["user"],
     )
+
+
+class CompletionChecker:
+    """Checks many requests that differ by little else than their prompts: what was seen once is not checked again."""
+
+    def __init__(self, max_total_tokens: int) -> None:
+        self._max_total_tokens = max_total_tokens
+        self._known: dict[bytes, CompletionRequest | list[Problem]] = {}
+
+    def check(self, data: Mapping[str, Any]) -> CompletionRequest:
+        """As `check_completion`."""
+        prompt = data.get("prompt")
+        # Of one prompt, since rules between fields depend on how many there are.
+        if not (type(prompt) is str or (type(prompt) is list and prompt and type(prompt[0]) is int)):
+            return check_completion(data, self._max_total_tokens)
+        try:
+            # Not by their values, of which 1, 1.0 and true are equal.
+            rest = orjson.dumps({name: value for name, value in data.items() if name != "prompt"})
+        except TypeError:  # an integer of more than 64 bits
+            return check_completion(data, self._max_total_tokens)
+        known = self._known.get(rest)
+        if known is None:
+            return self._first(rest, data)
+        problems = known if isinstance(known, list) else []
+        try:
+            prompts = _SCHEMA.load_fields["prompt"].deserialize(prompt, "prompt", data)
+        except ValidationError as error:
+            problems = [Problem(f"prompt {error.messages[0]}", "prompt"), *problems]
+        if problems or isinstance(known, list):
+            raise InvalidRequest.of(problems)
+        request = copy(known)
+        object.__setattr__(request, "prompts", prompts)  # frozen, and dataclasses.replace takes ten times as long
+        return request
+
+    def _first(self, rest: bytes, data: Mapping[str, Any]) -> CompletionRequest:
+        found: CompletionRequest | list[Problem]
+        try:
+            found = check_completion(data, self._max_total_tokens)
+        except InvalidRequest as error:
+            found = list(error.details)
+            if any(problem.param == "prompt" for problem in found):
+                raise
+        if len(self._known) < _MOST_KNOWN:
+            self._known[rest] = found
+        if isinstance(found, list):
+            raise InvalidRequest.of(found)
+        return found
 
 
 def _conflicts(values: Mapping[str, Any], data: Mapping[str, Any], max_total_tokens: int) -> Iterator[Problem]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import chain
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from itertools import chain, islice
 from typing import Any, NoReturn
 
 from frontend.errors import BadJson
@@ -15,6 +17,7 @@ from frontend.errors import BadJson
 #: Far deeper than any field that the API knows.
 MAX_DEPTH = 32
 
+_SPACE = re.compile(r"[ \t\n\r]*")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _SHOWN = 80
 
@@ -27,22 +30,119 @@ def parse_object(body: bytes) -> dict[str, Any]:
         raise BadJson(f"The body is not valid UTF-8: byte {error.start} can't be read.") from None
     if text.startswith("\ufeff"):
         raise BadJson("The body starts with a byte order mark: send plain UTF-8 JSON.")
-    try:
+    with _bad_json():
         value = _DECODER.decode(text)
-    except json.JSONDecodeError as error:
-        raise BadJson(
-            f"The body is not valid JSON: {error.msg.removesuffix(' at')} at line {error.lineno}, column {error.colno}."
-        ) from None
-    except RecursionError:
-        raise _too_deep() from None
-    except ValueError:
-        # What is left of ValueError is Python's own limit of 4,300 digits.
-        raise BadJson("The body holds an integer with too many digits.") from None
     if not isinstance(value, dict):
         raise BadJson("The body must be one JSON object.")
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH or _SURROGATE_ESCAPE.search(body):
         _check_tree(value)
     return value
+
+
+class LargeObject:
+    """A JSON object as `parse_object` reads it, except that the items of some of its lists are made one at a time.
+
+    `members` are the others. Objects of Python take many times as much memory as their text.
+    """
+
+    def __init__(self, text: str, lists: Collection[str]) -> None:
+        """Reads and checks all of `text`. Raises BadJson."""
+        if text.startswith("\ufeff"):
+            raise BadJson("The body starts with a byte order mark: send plain UTF-8 JSON.")
+        self._text = text
+        self._lists: dict[str, int] = {}
+        self.members: dict[str, Any] = {}
+        at = self._space(0)
+        if text[at : at + 1] != "{":
+            self._value(at)  # says what is wrong with it, if anything is
+            raise BadJson("The body must be one JSON object.")
+        at = self._space(at + 1)
+        first = True
+        while text[at : at + 1] != "}" or not first:
+            if text[at : at + 1] != '"':
+                raise self._bad("Expecting property name enclosed in double quotes", at)
+            name, at = self._value(at)
+            if name in self.members or name in self._lists:
+                raise BadJson(f"The body has the key '{printable(name)}' twice in one object.")
+            at = self._space(at)
+            if text[at : at + 1] != ":":
+                raise self._bad("Expecting ':' delimiter", at)
+            at = self._space(at + 1)
+            if name in lists and text[at : at + 1] == "[":
+                self._lists[name] = at
+                for _, end in self._items(at):
+                    at = end
+            else:
+                self.members[name], at = self._value(at)
+            at = self._space(at)
+            first = False
+            if text[at : at + 1] == "}":
+                break
+            if text[at : at + 1] != ",":
+                raise self._bad("Expecting ',' delimiter", at)
+            at = self._space(at + 1)
+        if self._space(at + 1) != len(text):
+            raise self._bad("Extra data", self._space(at + 1))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._lists or name in self.members
+
+    def is_list(self, name: str) -> bool:
+        """Whether a member is a list that `items` reads."""
+        return name in self._lists
+
+    def items(self, name: str) -> Iterator[Any]:
+        """The items of such a list, each made when it is asked for."""
+        return (item for item, _ in islice(self._items(self._lists[name]), 1, None))
+
+    def _items(self, at: int) -> Iterator[tuple[Any, int]]:
+        """First nothing, and then each item, with where the list would end if it ended there."""
+        at = self._space(at + 1)
+        yield None, at + 1
+        if self._text[at : at + 1] == "]":
+            return
+        while True:
+            item, at = self._value(at)
+            at = self._space(at)
+            yield item, at + 1
+            if self._text[at : at + 1] == "]":
+                return
+            if self._text[at : at + 1] != ",":
+                raise self._bad("Expecting ',' delimiter", at)
+            at = self._space(at + 1)
+
+    def _value(self, at: int) -> tuple[Any, int]:
+        with _bad_json():
+            value, end = _DECODER.raw_decode(self._text, at)
+        if type(value) in (dict, list, str):
+            _check_tree({"": value})
+        return value, end
+
+    def _space(self, at: int) -> int:
+        found = _SPACE.match(self._text, at)
+        return found.end() if found else at
+
+    def _bad(self, message: str, at: int) -> BadJson:
+        return _malformed(json.JSONDecodeError(message, self._text, at))
+
+
+@contextmanager
+def _bad_json() -> Iterator[None]:
+    """The parser's errors as ours."""
+    try:
+        yield
+    except json.JSONDecodeError as error:
+        raise _malformed(error) from None
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError:
+        # What is left of ValueError is Python's own limit of 4,300 digits.
+        raise BadJson("The body holds an integer with too many digits.") from None
+
+
+def _malformed(error: json.JSONDecodeError) -> BadJson:
+    return BadJson(
+        f"The body is not valid JSON: {error.msg.removesuffix(' at')} at line {error.lineno}, column {error.colno}.")
 
 
 def printable(text: str) -> str:

@@ -3,7 +3,7 @@
 -- a queue, the one who was let in longest ago is next, with the oldest ticket: so it is fair between people.
 local P = 'strata:places:'
 local SEQUENCE, BEATS, CLOSED, DRAINED = P .. 'sequence', P .. 'beats', P .. 'closed', 'strata:drained'
-local LAST_USED, SECONDS = P .. 'last-used', P .. 'seconds'
+local LAST_USED, SECONDS, LAST_ASKED = P .. 'last-used', P .. 'seconds', P .. 'last-asked'
 local function tickets_of(process) return P .. 'of:' .. process end
 local function active(model, endpoint) return P .. model .. '@' .. endpoint end
 local function queue(model) return P .. model .. ':queue' end
@@ -11,6 +11,8 @@ local function queue_of(model, account) return P .. model .. ':queue:' .. accoun
 local function people(model) return P .. model .. ':people' end
 local function served(model) return P .. model .. ':served' end
 local function process_of(ticket) return string.match(ticket, '^[^:]+') end
+-- Those who work on Jobs have names of their own, so that people's requests can go first.
+local function is_of_job(ticket) return string.sub(ticket, 1, 4) == 'job-' end
 local function record(model, account, endpoint) return model .. '|' .. account .. '|' .. endpoint end
 local function parse(text) return string.match(text, '^([^|]*)|([^|]*)|(.*)$') end
 local function now() return tonumber(redis.call('TIME')[1]) end

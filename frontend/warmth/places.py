@@ -23,7 +23,7 @@ from frontend.limits.store import patiently
 from frontend.stillness import Stillness
 from frontend.warmth.records import Records
 from frontend.warmth.refusals import busy, not_started
-from frontend.warmth.scripts import Scripts, Ticket
+from frontend.warmth.scripts import Crowd, Scripts, Ticket
 from frontend.warmth.view import View
 
 #: Seconds between two looks at whose turn it is, and at whether a model is Warm now.
@@ -94,11 +94,12 @@ class Visit:
 class Places:
     """The places of this process's requests. Threads share it; a forked process must make its own."""
 
-    def __init__(self, redis: Redis, inference: Inference, load_timeout: float) -> None:
-        """`load_timeout`: seconds that a request waits for a model to become Warm."""
+    def __init__(self, redis: Redis, inference: Inference, load_timeout: float, of_jobs: bool = False) -> None:
+        """`load_timeout`: seconds that a request waits for a model to become Warm. `of_jobs`: they are no person's, who
+        waits for the answer, but those of Jobs."""
         self._scripts, self._records, self._view = Scripts(redis), Records(redis), View(inference)
         self._load_timeout = load_timeout
-        self._process = secrets.token_hex(8)
+        self._process = ("job-" if of_jobs else "") + secrets.token_hex(8)
         self._lock = threading.Condition()
         self._visits: dict[str, Visit] = {}
         self._leaving: dict[str, tuple[Ticket, ModelCard]] = {}
@@ -122,6 +123,14 @@ class Places:
     def is_warm(self, model: str) -> bool:
         """Whether a model that is served is Warm anywhere, as far as was seen a moment ago."""
         return bool(self._view.warm(model))
+
+    def crowd(self, model: str) -> Crowd:
+        """Who is at a model, and who waits for it. Raises redis's errors, or Unavailable."""
+        return self._scripts.crowd(model, self._view.warm(model))
+
+    def engines(self, model: str) -> int:
+        """How many engines of a model are Warm, as far as was seen a moment ago."""
+        return len(self._view.warm(model))
 
     def confirm(self, visit: Visit) -> bool:
         """Whether the model is Warm where the visit is. If it is not, it waits again."""

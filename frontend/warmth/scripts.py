@@ -31,6 +31,17 @@ class Entered:
     refused: str
 
 
+@dataclass(frozen=True)
+class Crowd:
+    """People's requests that are active at a model and that wait for it, those of Jobs, and how many seconds ago a
+    person asked for it."""
+
+    active: int
+    waiting: int
+    of_jobs: int
+    asked_ago: float
+
+
 class Scripts:
     """Places of all models. Raises redis's errors."""
 
@@ -38,9 +49,9 @@ class Scripts:
         self._redis = redis
         folder = Path(__file__).parent
         prelude = (folder / "places.lua").read_text()
-        self._enter, self._leave, self._look, self._keep, self._reap, self._close = (
+        self._enter, self._leave, self._look, self._keep, self._reap, self._close, self._crowd = (
             redis.register_script(prelude + (folder / f"{name}.lua").read_text())
-            for name in ("enter", "leave", "look", "keep", "reap", "close"))
+            for name in ("enter", "leave", "look", "keep", "reap", "close", "crowd"))
 
     def enter(
         self, process: str, ticket: Ticket, capacity: int, waiting: int, patience: float, warm: Sequence[str]
@@ -74,6 +85,11 @@ class Scripts:
     def reap(self, process: str, beat: int) -> int:
         """Free the places of a process whose beat still is `beat`. Returns how many it had."""
         return cast(int, self._reap((), [process, beat]))
+
+    def crowd(self, model: str, warm: Sequence[str]) -> Crowd:
+        """Who is at a model, of which the `warm` endpoints are known, and who waits for it."""
+        active, waiting, of_jobs, asked = cast("list[int]", self._crowd((), [model, *warm]))
+        return Crowd(active, waiting, of_jobs, float("inf") if asked < 0 else float(asked))
 
     def close(self, model: str, endpoint: str, idle_seconds: float) -> bool:
         """Close a model at an endpoint if nothing of it was asked there for so long. Whether it is closed now."""

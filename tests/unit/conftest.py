@@ -35,11 +35,14 @@ def redis_url() -> str:
 def settings(tmp_path: Path, database_url: str, redis_url: str) -> Settings:
     """Settings of an installation of its own."""
     return Settings(
-        port=8080, public_url="http://127.0.0.1:8080", trusted_proxies=0, home=tmp_path, database_url=database_url, redis_url=redis_url,
+        port=8080, public_url="http://127.0.0.1:8080", trusted_proxies=0, home=tmp_path, database_url=database_url,
+        redis_url=redis_url,
         triton_urls=(NOBODY,), models=("tiny-llama",), metrics_address=("127.0.0.1", 9), max_body_bytes=2**20,
+        max_job_bytes=50 * 2**20,
         max_total_tokens=32_000, request_timeout_seconds=5, load_timeout_seconds=0.5, max_loaded=None,
         requests_per_minute=600, active_requests=16,
-        waiting_requests=64, threads=256, hold_lease_seconds=30, log_level="info",
+        waiting_requests=64, threads=256, hold_lease_seconds=30,
+        job_storage=f"file://{tmp_path / 'storage'}", job_days=30, log_level="info",
     )
 
 

@@ -1,6 +1,7 @@
 """/openapi.json is a valid description that says what the schemas do."""
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jsonschema_rs
@@ -29,7 +30,7 @@ def completion(document: Document) -> jsonschema_rs.Validator:
 
 def test_every_route_is_described_and_no_other(document: Document, app: Flask) -> None:
     routes = {
-        (rule.rule.replace("<path:model>", "{id}"), method.lower())
+        (re.sub(r"<(\w+)>", r"{\1}", rule.rule.replace("<path:model>", "{id}")), method.lower())
         for rule in app.url_map.iter_rules()
         for method in rule.methods or () if method not in ("HEAD", "OPTIONS")
     }

@@ -1,0 +1,140 @@
+"""A person's files: those that were uploaded for batches, and those that hold what batches brought.
+
+The latter are not stored: they are the results of a Job in the form of a file, and as old as they.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import IO
+
+from frontend.accounts.keys import random_text
+from frontend.db import Database
+from frontend.db import job_files as rows
+from frontend.db import jobs as job_rows
+from frontend.db.job_records import Job, StoredFile
+from frontend.errors import NotFound
+from frontend.jobs.results import batch_line, results
+from frontend.jobs.storage import PART, Storage
+
+_ID, _OUTPUT, _ERRORS = "file-", "file-output-", "file-errors-"
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as people see it. `purpose` is batch, or batch_output."""
+
+    id: str
+    name: str
+    bytes: int
+    purpose: str
+    created_at: datetime
+    expires_at: datetime
+
+
+def output_of(job: Job) -> str | None:
+    """The id of the file of what a batch brought, once it has ended with any."""
+    return _OUTPUT + job.id.partition("_")[2] if job.final and job.completed else None
+
+
+def errors_of(job: Job) -> str | None:
+    """The same for its errors."""
+    return _ERRORS + job.id.partition("_")[2] if job.final and job.failed else None
+
+
+class Files:
+    """All of them. Threads may share it."""
+
+    def __init__(self, database: Database, storage: Storage, keep_days: int) -> None:
+        self._database, self._storage = database, storage
+        self._keep = timedelta(days=keep_days)
+
+    def add(self, account_id: str, name: str, content: IO[bytes], keep: timedelta | None = None) -> File:
+        """Store a file. Raises Unavailable."""
+        content.seek(0, 2)
+        size, now = content.tell(), datetime.now(UTC)
+        content.seek(0)
+        file = StoredFile(f"{_ID}{random_text(24)}", account_id, name, size, now, now + (keep or self._keep))
+        self._storage.save(_path(file.id), content)
+        with self._database.write() as connection:
+            rows.add(connection, file)
+        return _uploaded(file)
+
+    def show(self, file_id: str, account_id: str) -> File:
+        """One file. Raises NotFound."""
+        if job := self._job(file_id, account_id):
+            return _of_job(job, file_id)
+        with self._database.read() as connection:
+            file = rows.file_of(connection, file_id, account_id)
+        if file is None:
+            raise NotFound(f"There is no file {file_id!r}.")
+        return _uploaded(file)
+
+    def list(self, account_id: str, limit: int, after: str | None, oldest: bool) -> list[File]:
+        """The files that were uploaded, the newest or the oldest first; those that come after one."""
+        with self._database.read() as connection:
+            return [_uploaded(file) for file in rows.files_of(connection, account_id, limit, after, oldest)]
+
+    def read(self, file_id: str, account_id: str) -> Iterator[bytes]:
+        """What is in a file, in parts. Raises NotFound at once, or Unavailable."""
+        file = self.show(file_id, account_id)
+        if job := self._job(file_id, account_id):
+            failed = file_id.startswith(_ERRORS)
+            return joined(batch_line(job.id, result) for result in results(self._database, job.id, failed=failed))
+        return self._storage.read(_path(file_id), 0, file.bytes)
+
+    def copy(self, file_id: str, account_id: str, to: IO[bytes]) -> None:
+        """Copy an uploaded file to one that is open. Raises NotFound or Unavailable."""
+        with self._database.read() as connection:
+            file = rows.file_of(connection, file_id, account_id)
+        if file is None:
+            raise NotFound(f"There is no file {file_id!r} that was uploaded.", "input_file_id")
+        self._storage.copy(_path(file_id), to)
+
+    def delete(self, file_id: str, account_id: str) -> None:
+        """Erase an uploaded file. Jobs that were made from it go on. Raises NotFound or Unavailable."""
+        with self._database.read() as connection:
+            file = rows.file_of(connection, file_id, account_id)
+        if file is None:
+            raise NotFound(f"There is no file {file_id!r} that was uploaded; those of batches go with them.")
+        self._storage.remove(_path(file_id))
+        with self._database.write() as connection:
+            rows.remove(connection, file_id)
+
+    def _job(self, file_id: str, account_id: str) -> Job | None:
+        for mark, of in ((_OUTPUT, output_of), (_ERRORS, errors_of)):
+            if file_id.startswith(mark):
+                with self._database.read() as connection:
+                    job = job_rows.job_of(connection, f"job_{file_id.removeprefix(mark)}", account_id)
+                return job if job is not None and job.batch is not None and of(job) == file_id else None
+        return None
+
+
+def _path(file_id: str) -> str:
+    return f"files/{file_id}"
+
+
+def _uploaded(file: StoredFile) -> File:
+    return File(file.id, file.name, file.bytes, "batch", file.created_at, file.expires_at)
+
+
+def _of_job(job: Job, file_id: str) -> File:
+    assert job.finished_at is not None
+    name, size = ("errors", job.error_bytes) if file_id.startswith(_ERRORS) else ("output", job.output_bytes)
+    return File(file_id, f"{job.id.replace('job_', 'batch_')}_{name}.jsonl", size, "batch_output", job.finished_at,
+                job.expires_at)
+
+
+def joined(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Lines in parts of some size: each write to a socket costs more than a line."""
+    part: list[bytes] = []
+    size = 0
+    for line in lines:
+        part.append(line)
+        size += len(line)
+        if size >= PART // 16:
+            yield b"".join(part)
+            part, size = [], 0
+    if part:
+        yield b"".join(part)
