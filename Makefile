@@ -18,6 +18,7 @@ serve: ## run everything on this machine (STRATA_PORT, STRATA_HOME, STRATA_MODEL
 
 test: dev ## run the tests, against a real Triton (ARGS="-k name")
 	@tests/postgresql
+	@tests/chromium
 	@$(VENV)/bin/python -m pytest $(ARGS)
 
 lint: dev ## check style and types, and that the rendered Triton entries match the catalog

@@ -37,6 +37,9 @@ completion = client.completions.create(
 print(repr(completion.choices[0].text))
 EOF
 
+The App and the documentation: http://127.0.0.1:{port}/
+To sign in: {python} -m frontend users invite admin@localhost   (prints a token for the page /join)
+
 Logs: {logs}   Stop: Ctrl-C
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from frontend.accounts import service
-from frontend.accounts.invitations import VALID
+from frontend.accounts.invitations import RESET_VALID, VALID, reset_password
 from frontend.accounts.invitations import invite as invite_account
 from frontend.budgets.usage import change_limits
 from frontend.cli.shared import (
@@ -77,9 +77,9 @@ def users() -> None:
 def invite(email: str, role: str | None, valid: timedelta, as_json: bool) -> None:
     """Invite a person and print a token.
 
-    It is printed alone, on stdout, and can't be shown again. Whoever has the token chooses the account's password,
-    once. Inviting an account that has no password yet makes a new token, and the old one is good for nothing from
-    then on.
+    It is printed alone, on stdout, and can't be shown again. Whoever has the token chooses the account's password on
+    the App's page /join, once. Inviting an account that has no password yet makes a new token, and the old one is good
+    for nothing from then on.
 
     \b
     Example:
@@ -92,6 +92,42 @@ def invite(email: str, role: str | None, valid: timedelta, as_json: bool) -> Non
     else:
         click.echo(token)
         click.echo(f"{account.email} is invited until {invitation.expires_at:%Y-%m-%d %H:%M} UTC", err=True)
+
+
+@users.command()
+@click.argument("email")
+@click.option("--valid", type=Duration(), default=RESET_VALID, show_default="1d", help="How long the token is good.")
+@as_json_option
+def reset(email: str, valid: timedelta, as_json: bool) -> None:
+    """Let a person choose another password and print a token.
+
+    It is printed alone, on stdout, and can't be shown again. The App's page /join takes it. The old password works
+    until then; all browsers are signed out once it is changed.
+    """
+    with open_database() as database:
+        account = service.find_account(database, email)
+        invitation, token = reset_password(database, actor(), account, valid)
+    if as_json:
+        print_json({**plain(account), "invitation": plain(invitation), "token": token})
+    else:
+        click.echo(token)
+        click.echo(f"{account.email} can choose a password until {invitation.expires_at:%Y-%m-%d %H:%M} UTC", err=True)
+
+
+@users.command()
+@click.argument("email")
+@click.argument("new_role", metavar="ROLE", type=click.Choice(service.ROLES))
+@as_json_option
+def role(email: str, new_role: str, as_json: bool) -> None:
+    """Make a person an admin, or a member.
+
+    \b
+    Example:
+      strata users role ada@example.org admin
+    """
+    with open_database() as database:
+        account = service.set_role(database, actor(), service.find_account(database, email), new_role)
+    show_one(account, as_json, _COLUMNS)
 
 
 @users.command()

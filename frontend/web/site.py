@@ -12,7 +12,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 from frontend.api.answers import answer_error, api_error, note_error
 from frontend.api.parts import parts
 from frontend.errors import ApiError
-from frontend.web import account, docs, keys, models, sign_in, usage, workbench
+from frontend.web import account, docs, jobs, keys, models, sign_in, usage, workbench
 from frontend.web.admin import pages as admin_pages
 from frontend.web.visitor import check_form, form_token, keep_form_secret, visitor
 
@@ -34,7 +34,7 @@ _TITLES = {400: "That can't be", 403: "Not allowed", 404: "Not found", 405: "Not
 _API = ("/v1/", "/healthz", "/readyz", "/openapi.json")
 
 web = Blueprint("web", __name__, template_folder="templates")
-for _page in (sign_in, account, keys, usage, models, workbench, docs, admin_pages):
+for _page in (sign_in, account, keys, usage, jobs, models, workbench, docs, admin_pages):
     web.register_blueprint(_page.bp)
 
 

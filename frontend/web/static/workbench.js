@@ -60,7 +60,10 @@ async function post(path, request, signal) {
     headers: { "Content-Type": "application/json", "X-Form-Token": token } });
   const left = answer.headers.get("x-ratelimit-remaining-tokens");
   if (left) byId("available").textContent = Number(left).toLocaleString("en");
-  if (!answer.ok) throw new Error((await answer.json()).error.message);
+  if (!answer.ok || answer.redirected) {
+    const problem = await answer.json().catch(() => null);
+    throw new Error(problem?.error.message ?? "You are not signed in any more, or this page is too old: reload it.");
+  }
   return answer;
 }
 

@@ -1,0 +1,119 @@
+"""The App with no Triton behind it, people with passwords, and browsers that send forms as real ones do."""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from html import unescape
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from frontend.accounts.audit import SYSTEM
+from frontend.accounts.passwords import hash_password
+from frontend.accounts.service import create_account
+from frontend.app import create_app
+from frontend.db import Database
+from frontend.db import accounts as rows
+from frontend.db.records import Account
+from frontend.settings import Settings
+from tests.valkey import Valkey
+
+PASSWORD = "correct horse"
+_TOKEN = re.compile(r'name="form_token" value="(\w+)"')
+
+
+class Browser:
+    """A browser without JavaScript: it keeps cookies, and sends forms with the token of the page that it saw last."""
+
+    def __init__(self, app: Flask) -> None:
+        self.client: FlaskClient = app.test_client()
+        self.page = ""
+
+    def get(self, path: str, **headers: str) -> TestResponse:
+        """Open a page."""
+        answer = self.client.get(path, headers={"Accept": "text/html", **headers})
+        self.page = answer.text
+        return answer
+
+    def post(self, path: str, token: bool = True, **fields: object) -> TestResponse:
+        """Send a form, and follow where it leads."""
+        if token:
+            fields["form_token"] = self.token
+        answer = self.client.post(path, data=fields, headers={"Accept": "text/html"})
+        self.page = answer.text
+        return answer
+
+    @property
+    def token(self) -> str:
+        """The token of the page."""
+        found = _TOKEN.search(self.page)
+        assert found, "the page has no form"
+        return found[1]
+
+    @property
+    def words(self) -> str:
+        """What the page says, without markup."""
+        return " ".join(unescape(re.sub(r"<[^>]+>", " ", self.page)).split())
+
+    def sign_in(self, email: str, password: str = PASSWORD, **fields: str) -> TestResponse:
+        """Sign in."""
+        self.get("/sign-in")
+        return self.post("/sign-in", email=email, password=password, **fields)
+
+
+@pytest.fixture
+def redis_url(valkey: Valkey) -> str:
+    valkey.client.flushall()  # attempts of other tests count no more
+    return valkey.url
+
+
+@pytest.fixture
+def app(settings: Settings, database: Database) -> Flask:
+    return create_app(settings)
+
+
+@pytest.fixture
+def browser(app: Flask) -> Browser:
+    return Browser(app)
+
+
+@cache
+def _hash() -> str:
+    return hash_password(PASSWORD)
+
+
+@pytest.fixture
+def person(database: Database) -> Callable[..., Account]:
+    def make(email: str, role: str = "member") -> Account:
+        """Somebody with the password."""
+        account = create_account(database, SYSTEM, email, role)
+        with database.write() as connection:
+            changed = rows.set_password(connection, account.id, _hash())
+        assert changed
+        return changed
+
+    return make
+
+
+@pytest.fixture
+def ada(person: Callable[..., Account]) -> Account:
+    return person("ada@example.org")
+
+
+@pytest.fixture
+def mira(person: Callable[..., Account]) -> Account:
+    return person("mira@example.org", "admin")
+
+
+@pytest.fixture
+def signed_in(app: Flask) -> Callable[[Account], Browser]:
+    def make(account: Account) -> Browser:
+        """A browser of a person's."""
+        browser = Browser(app)
+        assert browser.sign_in(account.email).status_code == 303
+        return browser
+
+    return make
