@@ -38,7 +38,7 @@ print(repr(completion.choices[0].text))
 EOF
 
 The App and the documentation: http://127.0.0.1:{port}/
-To sign in: {python} -m frontend users invite admin@localhost   (prints a token for the page /join)
+To sign in: STRATA_HOME={home} {python} -m frontend users invite admin@localhost   (prints a token for /join)
 
 Logs: {logs}   Stop: Ctrl-C
 """
@@ -93,6 +93,7 @@ def _greet(settings: Settings) -> None:
     say("everything runs")
     text = READY.format(
         port=settings.port,
+        home=shlex.quote(str(settings.home)),
         key=shlex.quote(str(settings.demo_key)),
         key_literal=repr(str(settings.demo_key)),
         python=shlex.quote(sys.executable),

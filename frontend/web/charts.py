@@ -28,8 +28,11 @@ def stacked_bars(
     labels: Sequence[str], series: Mapping[str, Sequence[float]], unit: str, line: float | None = None,
     cumulative: bool = False,
 ) -> Chart:
-    """A bar for each label, stacked of one value of each series, at least 0. `line` is drawn across, at its height."""
-    values = {name: list(_sums(numbers) if cumulative else numbers) for name, numbers in series.items()}
+    """A bar for each label, stacked of one value of each series, at least 0; where a series ends early, of nothing.
+    `cumulative` bars are of all values so far. `line` is drawn across, at its height."""
+    ended = max(map(len, series.values()), default=0)
+    values = {name: [*(_sums(numbers) if cumulative else numbers), *[0.0] * (len(labels) - len(numbers))]
+              for name, numbers in series.items()}
     totals = [sum(numbers[place] for numbers in values.values()) for place in range(len(labels))]
     top = _round_up(max([*totals, line or 0.0, 0.0]))
     step = WIDTH / max(len(labels), 1)
@@ -50,7 +53,7 @@ def stacked_bars(
     if line is not None:
         y = HEIGHT - HEIGHT * line / top
         drawn.append(f'<line class="limit" x1="0" x2="{WIDTH:g}" y1="{y:.2f}" y2="{y:.2f}"/>')
-    said = amount(totals[-1] if cumulative and totals else sum(totals))
+    said = amount(totals[ended - 1] if cumulative and ended else sum(totals))
     words = f"{said} {unit} from {labels[0]} to {labels[-1]}" if labels else f"no {unit}"
     svg = Markup(  # made of numbers and of escaped texts
         f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" preserveAspectRatio="none" role="img" aria-label="{escape(words)}">'

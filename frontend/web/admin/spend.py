@@ -48,11 +48,11 @@ def _page(problem: str | None = None, status: int = 200) -> Response:
     by_day = spend_by_day(database, month)
     year, number = map(int, month.split("-"))
     days = [f"{month}-{day:02}" for day in range(1, calendar.monthrange(year, number)[1] + 1)]
-    shown = [day for day in days if day <= datetime.now(UTC).strftime("%Y-%m-%d")]
+    past = [day for day in days if day <= datetime.now(UTC).strftime("%Y-%m-%d")]
     models = sorted({model for costs in by_day.values() for model in costs})
     whole = spends[-1]
-    chart = stacked_bars(days, {model: [by_day.get(day, {}).get(model, 0.0) if day in shown else 0.0 for day in days]
-                                for model in models}, "dollars", whole.limit, cumulative=True)
+    chart = stacked_bars(days, {model: [by_day.get(day, {}).get(model, 0.0) for day in past] for model in models},
+                         "dollars", whole.limit, cumulative=True)
     before = f"{year - 1}-12" if number == 1 else f"{year}-{number - 1:02}"
     after = f"{year + 1}-01" if number == 12 else f"{year}-{number + 1:02}"
     return make_response(render_template(

@@ -38,9 +38,9 @@ class Browser:
         self.page = answer.text
         return answer
 
-    def post(self, path: str, token: bool = True, **fields: object) -> TestResponse:
-        """Send a form, and follow where it leads."""
-        if token:
+    def post(self, path: str, with_token: bool = True, **fields: object) -> TestResponse:
+        """Send a form."""
+        if with_token:
             fields["form_token"] = self.token
         answer = self.client.post(path, data=fields, headers={"Accept": "text/html"})
         self.page = answer.text

@@ -118,7 +118,7 @@ def test_tokens_are_asked_for_and_given_or_not(
     assert decided.status_code == 303
     assert balance(database, ada.id).available == 250_000
     assert admin.get("/admin/requests").status_code == 200
-    assert admin.post(f"/admin/requests/{second}", token=False, form_token=admin.token, decision="approve",
+    assert admin.post(f"/admin/requests/{second}", with_token=False, form_token=admin.token, decision="approve",
                       amount="1").status_code == 409
     member.get("/usage/request")
     assert "Not now" in member.words

@@ -35,8 +35,8 @@ def test_every_form_without_its_token_is_refused(
     forms = rules(app, "POST")
     assert len(forms) >= 20
     for path in forms:
-        assert browser.post(path, token=False).status_code == 403, path
-        assert browser.post(path, token=False, form_token="0" * 64).status_code == 403, path
+        assert browser.post(path, with_token=False).status_code == 403, path
+        assert browser.post(path, with_token=False, form_token="0" * 64).status_code == 403, path
         browser.get("/account")
         answer = browser.client.post(path, data={"form_token": browser.token}, headers={"Sec-Fetch-Site": "cross-site"})
         assert answer.status_code == 403, path
@@ -47,7 +47,7 @@ def test_a_token_is_good_in_its_own_browser_only(
 ) -> None:
     theirs, hers = signed_in(mira), signed_in(ada)
     theirs.get("/account")
-    assert hers.post("/keys", token=False, form_token=theirs.token, name="x", scope="jobs").status_code == 403
+    assert hers.post("/keys", with_token=False, form_token=theirs.token, name="x", scope="jobs").status_code == 403
 
 
 def test_admin_pages_are_not_there_for_members(
@@ -62,7 +62,7 @@ def test_admin_pages_are_not_there_for_members(
     token = browser.token
     for path in rules(app, "POST"):
         if path.startswith("/admin"):
-            assert browser.post(path, token=False, form_token=token).status_code == 404, path
+            assert browser.post(path, with_token=False, form_token=token).status_code == 404, path
     browser.get("/usage")
     assert "Admin" not in browser.words
 

@@ -16,6 +16,7 @@ from frontend.db import Database
 from frontend.db.records import Account
 from frontend.db.web_tables import sessions
 from frontend.settings import Settings
+from frontend.web.forms import place
 from tests.unit.web.conftest import PASSWORD, Browser
 
 COOKIE = "strata_session"
@@ -41,14 +42,12 @@ def test_the_cookie_is_good_for_nothing_once_signed_out(app: Flask, browser: Bro
     assert thief.get("/usage").status_code == 303
 
 
-@pytest.mark.parametrize(("email", "password"), [
-    ("ada@example.org", "wrong horse"), ("nobody@example.org", PASSWORD), ("no email", PASSWORD),
-    ("ada@example.org", ""), ("ada@example.org", "x" * 5000)])
-def test_whatever_is_wrong_is_refused_alike(browser: Browser, ada: Account, email: str, password: str) -> None:
-    answer = browser.sign_in(email, password)
-    assert answer.status_code == 401
-    assert "No account has this email and this password." in browser.words
-    assert browser.client.get_cookie(COOKIE) is None
+def test_whatever_is_wrong_is_refused_alike(browser: Browser, ada: Account) -> None:
+    for email, password in ((ada.email, "wrong horse"), ("nobody@example.org", PASSWORD), ("no email", PASSWORD),
+                            (ada.email, ""), (ada.email, "x" * 5000)):
+        assert browser.sign_in(email, password).status_code == 401
+        assert "No account has this email and this password." in browser.words
+        assert browser.client.get_cookie(COOKIE) is None
 
 
 def test_a_disabled_person_is_out_at_once_and_stays_out(
@@ -81,24 +80,19 @@ def test_guessing_is_slow(browser: Browser, ada: Account) -> None:
     assert browser.sign_in("other@example.org", "x").status_code == 401, "others are not locked out"
 
 
-def test_who_knows_the_password_begins_anew(browser: Browser, ada: Account) -> None:
-    for _ in range(3):
-        for number in range(9):
-            browser.sign_in(ada.email, f"guess {number}")
-        assert browser.sign_in(ada.email).status_code == 303
-        browser.get("/account")
-        browser.post("/sign-out")
+ELSEWHERE = ("https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)", "", "evil.example",
+             "/x\r\nSet-Cookie: y", "/\t/evil.example", "http:/evil.example", "/\u2028", "\\\\evil.example")
 
 
-@pytest.mark.parametrize("elsewhere", [
-    "https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)", "/%0d%0aX: y\r\nX: y", "",
-    "evil.example", "/\t/evil.example", "http:/evil.example"])
-def test_signing_in_leads_nowhere_else(browser: Browser, ada: Account, elsewhere: str) -> None:
-    answer = browser.sign_in(ada.email, next=elsewhere)
-    assert answer.status_code == 303
-    assert answer.headers["Location"].startswith("/")
-    assert not answer.headers["Location"].startswith(("//", "/\\", "/\t"))
-    assert "evil" not in answer.headers["Location"]
+@pytest.mark.parametrize("elsewhere", ELSEWHERE)
+def test_no_address_of_another_site_is_a_place_to_go_to(elsewhere: str) -> None:
+    assert place(elsewhere) == "/"
+
+
+def test_signing_in_leads_nowhere_else(browser: Browser, ada: Account) -> None:
+    assert browser.sign_in(ada.email, next="//evil.example").headers["Location"] == "/"
+    assert browser.get("/sign-in?next=//evil.example").headers["Location"] == "/"
+    assert browser.get("/sign-in?next=/keys?x=%2F").headers["Location"] == "/keys?x=/"
 
 
 def test_an_invitation_lets_a_person_choose_a_password_once(browser: Browser, app: Flask, database: Database) -> None:
@@ -135,7 +129,7 @@ def test_sessions_are_listed_and_ended_one_by_one(
     found = list_sessions(database, ada.id)
     assert len(found) == 2
     here.get("/account")
-    assert here.words.count("Sign out") == 3, "one in the frame, and one for each"
+    assert here.page.count("/account/sessions/sess_") == 2
     stranger.get("/account")
     for session in found:
         assert stranger.post(f"/account/sessions/{session.id}/end").status_code == 404
