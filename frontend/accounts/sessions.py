@@ -5,6 +5,7 @@ A session begins with a password and with a new secret, never with one that the 
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -16,6 +17,7 @@ from frontend.db import Database
 from frontend.db import accounts as account_rows
 from frontend.db import sessions as rows
 from frontend.db.records import Account, Session
+from frontend.errors import Unavailable
 
 #: How long a session lasts, and how long without a request.
 LIFE, IDLE = timedelta(days=30), timedelta(days=7)
@@ -74,7 +76,8 @@ def who(database: Database, secret: str) -> SignedIn | None:
     if account.disabled or session.expires_at <= now or session.last_seen_at <= now - IDLE:
         return None
     if session.last_seen_at <= now - SEEN_EVERY:
-        with database.write() as connection:
+        # A note that can't be taken is no reason to send somebody away.
+        with suppress(Unavailable), database.write() as connection:
             rows.see_session(connection, session.id, now)
     return SignedIn(account, session)
 

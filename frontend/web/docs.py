@@ -56,7 +56,7 @@ def show(name: str) -> Response:
         answer = make_response(render_template(
             "docs.html", page=page(name, parts().settings.public_url), name=name, before=around[0], after=around[1],
             groups={title: [_entry(entry) for entry in names] for title, names in PAGES.items()}))
-    answer.headers["Cache-Control"] = "no-cache"
+    answer.headers["Cache-Control"] = "private, no-cache"
     return answer
 
 

@@ -19,18 +19,18 @@ def text(name: str, most: int = 2000) -> str:
 
 def whole(name: str, what: str) -> int:
     """A whole number; people may group its digits. Raises InvalidRequest."""
-    value = re.sub(r"[\s,_'’.]", "", request.form.get(name, ""))
-    if not re.fullmatch(r"\d{1,18}", value, re.ASCII):
+    value = request.form.get(name, "").strip()
+    if not re.fullmatch(r"\d{1,18}|\d{1,3}([ ,_'’\u202f]\d{3}){1,5}", value, re.ASCII):
         raise InvalidRequest(f"{what} is a whole number, such as 1,000,000.", name)
-    return int(value)
+    return int(re.sub(r"\D", "", value))
 
 
 def number(name: str, what: str) -> float:
     """A number that is not negative. Raises InvalidRequest."""
-    value = request.form.get(name, "").strip().replace(",", "")
-    if not re.fullmatch(r"\d{1,12}(\.\d{1,6})?", value, re.ASCII):
+    value = request.form.get(name, "").strip()
+    if not re.fullmatch(r"(\d{1,12}|\d{1,3}(,\d{3}){1,3})(\.\d{1,6})?", value, re.ASCII):
         raise InvalidRequest(f"{what} is a number, such as 250 or 12.5.", name)
-    return float(value)
+    return float(value.replace(",", ""))
 
 
 def last_day(name: str) -> datetime | None:

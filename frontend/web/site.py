@@ -7,14 +7,14 @@ from functools import cache
 from pathlib import Path
 
 from flask import Blueprint, Flask, Response, make_response, render_template, request, send_from_directory
-from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
+from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from frontend.api.answers import answer_error, api_error, note_error
 from frontend.api.parts import parts
 from frontend.errors import ApiError
 from frontend.web import account, docs, jobs, keys, models, sign_in, usage, workbench
 from frontend.web.admin import pages as admin_pages
-from frontend.web.visitor import check_form, form_token, keep_form_secret, visitor
+from frontend.web.visitor import SignInFirst, check_form, form_token, keep_form_secret, visitor
 
 #: Bytes that a form of ours may have; the Workbench's prompts are the largest.
 MOST_FORM_BYTES = 2 * 2**20
@@ -68,8 +68,8 @@ def _finish(answer: Response) -> Response:
 @web.errorhandler(Exception)
 def _failed(raised: Exception) -> Response:
     """An error as a page."""
-    if isinstance(raised, HTTPException) and raised.code is not None and raised.code < 400:
-        return make_response(raised.get_response())
+    if isinstance(raised, SignInFirst):
+        return raised.answer()
     error = api_error(raised, MOST_FORM_BYTES)
     note_error(error, raised)
     return error_page(error)

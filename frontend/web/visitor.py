@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import structlog
-from flask import Response, g, redirect, request
-from werkzeug.exceptions import HTTPException
+from flask import Response, g, make_response, redirect, request
 
 from frontend.accounts.audit import Actor
 from frontend.accounts.keys import random_text
@@ -30,15 +29,19 @@ class WrongForm(ApiError):
     status, type, code = 403, "permission_error", "wrong_form"
 
 
-class SignInFirst(HTTPException):
-    """Leads to the page where people sign in."""
+class SignInFirst(Exception):
+    """Nobody is signed in, so the way leads to where people sign in."""
 
-    code = 303
-
-    def get_response(self, *_: object, **__: object) -> Response:  # type: ignore[override]
-        """The way there, and back again afterwards."""
-        back = request.full_path.rstrip("?") if request.method == "GET" else "/"
-        return redirect(f"/sign-in?next={quote(back, safe='/')}", 303)  # type: ignore[return-value]
+    def answer(self) -> Response:
+        """The way there, and back again afterwards. For a part of a page, it is the whole page that goes there."""
+        part = request.headers.get("HX-Request") is not None
+        back = "/"
+        if part:
+            back = urlsplit(request.headers.get("HX-Current-URL", "/")).path
+        elif request.method == "GET":
+            back = request.full_path.rstrip("?")
+        there = f"/sign-in?next={quote(back, safe='/')}"
+        return Response(status=401, headers={"HX-Redirect": there}) if part else make_response(redirect(there, 303))
 
 
 def visitor() -> SignedIn | None:

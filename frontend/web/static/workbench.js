@@ -91,8 +91,9 @@ async function run() {
   running = new AbortController();
   working(true, "Waiting for the first token…");
   try {
-    const answer = await post("/workbench/completions", { ...request, stream: true, stream_options: { include_usage: true } },
-      running.signal);
+    // These change how the answer comes, and not what is in it.
+    const form = { stream: true, stream_options: { include_usage: true }, return_token_ids: true };
+    const answer = await post("/workbench/completions", { ...request, ...form }, running.signal);
     for await (const event of events(answer)) {
       if (event.error) throw new Error(event.error.message);
       for (const piece of event.choices) drawPiece(choices, piece);
@@ -163,7 +164,7 @@ function drawPiece(choices, piece) {
     byId("choices").insertBefore(box, after ?? null);
     choice = { words, about, tokens: 0 };
     choices.set(piece.index, choice);
-    if (piece.prompt_logprobs) drawPrompt(piece.prompt_logprobs);
+    if (piece.prompt_logprobs) drawPrompt(piece.prompt_logprobs, piece.prompt_token_ids);
   }
   if (piece.logprobs) {
     piece.logprobs.tokens.forEach((text, place) => {
@@ -176,20 +177,15 @@ function drawPiece(choices, piece) {
     ? piece.finish_reason : `${piece.finish_reason}: ${JSON.stringify(piece.stop_reason)}`;
 }
 
-function drawPrompt(positions) {
+function drawPrompt(positions, ids) {
   const drawn = positions.map((entries, place) => {
-    if (entries === null) return element("span", { class: "given", title: "The first token has nothing before it." }, "▏");
-    // The token that stands in the prompt comes first in its entry's order of insertion where ids are strings; so the
-    // rank says nothing of it, and the API lists it always: it is the one whose id the tokenizer gave.
-    const id = String(promptIds[place]);
-    const others = Object.values(entries).map((entry) => [entry.decoded_token, entry.logprob, entry.rank]);
-    const own = entries[id];
+    if (entries === null) return element("span", { class: "given", title: "Nothing stands before the first token." }, "▏");
+    const own = entries[ids[place]];
+    const others = Object.values(entries).map((entry) => [entry.decoded_token, entry.logprob]);
     return drawToken(own.decoded_token, own.logprob, others, place);
   });
   byId("prompt-tokens").replaceChildren(...drawn);
 }
-
-let promptIds = [];
 
 // The alternatives at a token
 

@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable
 from functools import cache
 from html import unescape
+from pathlib import Path
+from shutil import copy
 
 import pytest
 from flask import Flask
@@ -17,6 +19,7 @@ from frontend.accounts.service import create_account
 from frontend.app import create_app
 from frontend.db import Database
 from frontend.db import accounts as rows
+from frontend.db.migrate import migrate
 from frontend.db.records import Account
 from frontend.settings import Settings
 from tests.valkey import Valkey
@@ -62,6 +65,22 @@ class Browser:
         """Sign in."""
         self.get("/sign-in")
         return self.post("/sign-in", email=email, password=password, **fields)
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database that is up to date and empty, to be copied."""
+    file = tmp_path_factory.mktemp("migrated") / "strata.db"
+    database = Database(f"sqlite:///{file}")
+    migrate(database)
+    database.close()
+    return file
+
+
+@pytest.fixture
+def database_url(tmp_path: Path, migrated: Path) -> str:
+    copy(migrated, tmp_path / "strata.db")
+    return f"sqlite:///{tmp_path / 'strata.db'}"
 
 
 @pytest.fixture

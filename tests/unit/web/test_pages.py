@@ -104,7 +104,8 @@ def test_tokens_are_asked_for_and_given_or_not(
 ) -> None:
     member, admin = signed_in(ada), signed_in(mira)
     member.get("/usage/request")
-    assert member.post("/usage/request", amount="lots", reason="x").status_code == 400
+    for amount in ("lots", "1.5", "1,5", "1,00", "-3", ""):
+        assert member.post("/usage/request", amount=amount, reason="x").status_code == 400, amount
     for reason in ("first", "second"):
         member.get("/usage/request")
         assert member.post("/usage/request", amount="1,000,000", reason=reason).status_code == 303

@@ -31,6 +31,11 @@ def test_a_password_lets_in_and_signing_out_shuts(browser: Browser, ada: Account
     assert browser.get("/usage").status_code == 303
 
 
+def test_a_part_of_a_page_leads_the_whole_page_to_sign_in(browser: Browser) -> None:
+    answer = browser.get("/jobs/rows", **{"HX-Request": "true", "HX-Current-URL": "http://127.0.0.1:8080/jobs"})
+    assert (answer.status_code, answer.headers["HX-Redirect"], answer.text) == (401, "/sign-in?next=/jobs", "")
+
+
 def test_the_cookie_is_good_for_nothing_once_signed_out(app: Flask, browser: Browser, ada: Account) -> None:
     browser.sign_in(ada.email)
     cookie = browser.client.get_cookie(COOKIE)
