@@ -1,8 +1,10 @@
 """The App with no Triton behind it, people with passwords, and browsers that send forms as real ones do."""
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import cache
 from html import unescape
 from pathlib import Path
@@ -14,13 +16,16 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from frontend.accounts.audit import SYSTEM
+from frontend.accounts.keys import random_text
 from frontend.accounts.passwords import hash_password
 from frontend.accounts.service import create_account
+from frontend.accounts.sessions import LIFE
 from frontend.app import create_app
 from frontend.db import Database
 from frontend.db import accounts as rows
+from frontend.db import sessions as session_rows
 from frontend.db.migrate import migrate
-from frontend.db.records import Account
+from frontend.db.records import Account, Session
 from frontend.settings import Settings
 from tests.valkey import Valkey
 
@@ -128,11 +133,14 @@ def mira(person: Callable[..., Account]) -> Account:
 
 
 @pytest.fixture
-def signed_in(app: Flask) -> Callable[[Account], Browser]:
+def signed_in(app: Flask, database: Database) -> Callable[[Account], Browser]:
     def make(account: Account) -> Browser:
-        """A browser of a person's."""
-        browser = Browser(app)
-        assert browser.sign_in(account.email).status_code == 303
+        """A browser of a person's who signed in before: without the password, which takes long to check on purpose."""
+        browser, now, secret = Browser(app), datetime.now(UTC), random_text(43)
+        session = Session(f"sess_{random_text(20)}", account.id, now, now, now + LIFE, "127.0.0.1", "tests")
+        with database.write() as connection:
+            session_rows.add_session(connection, session, hashlib.sha256(secret.encode()).hexdigest())
+        browser.client.set_cookie("strata_session", secret)
         return browser
 
     return make
