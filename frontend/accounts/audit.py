@@ -39,6 +39,8 @@ class Action(StrEnum):
     MODEL_POLICY = "model:policy"
     MODEL_LOAD = "model:load"
     MODEL_UNLOAD = "model:unload"
+    JOB_CANCEL = "job:cancel"
+    JOB_RETRY = "job:retry"
     TRITON_DRAIN = "triton:drain"
     TRITON_UNDRAIN = "triton:undrain"
 

@@ -9,7 +9,7 @@ import click
 from sqlalchemy.exc import DBAPIError
 
 from frontend.accounts.errors import AccountError
-from frontend.cli import audit, grants, keys, models, operations, requests, spend, usage, users
+from frontend.cli import audit, grants, jobs, keys, models, operations, requests, spend, usage, users
 from frontend.db.migrate import MigrationError
 from frontend.errors import ApiError
 from frontend.settings import SettingsError
@@ -73,5 +73,5 @@ def main() -> None:
 
 
 for topic in (users.users, keys.keys, grants.grants, requests.requests, usage.usage, spend.spend, models.models,
-              audit.audit, operations.setup, operations.keeper, operations.worker):
+              jobs.jobs, audit.audit, operations.setup, operations.keeper, operations.worker):
     main.add_command(topic)

@@ -107,9 +107,9 @@ def has_free_tasks(connection: Connection, job_id: str) -> bool:
 def finish_task(connection: Connection, job_id: str, result: Result, charged: int, output: int, error: int) -> bool:
     """Put a result in the place of its task, and count it. False, and nothing done, where the Job has ended or another
     has brought it. `output` and `error` are what the files of a batch grow by."""
-    good = result.code is None
+    good, bad = int(result.code is None), int(result.code is not None)
     counted = update(jobs).where(jobs.c.id == job_id, jobs.c.status.in_(UNFINISHED)).values(
-        completed=jobs.c.completed + good, failed=jobs.c.failed + (not good), charged=jobs.c.charged + charged,
+        completed=jobs.c.completed + good, failed=jobs.c.failed + bad, charged=jobs.c.charged + charged,
         output_bytes=jobs.c.output_bytes + output, error_bytes=jobs.c.error_bytes + error)
     # The Job's row first: whoever cancels it waits for us, or we see that it is cancelled.
     if not connection.execute(counted).rowcount:

@@ -80,7 +80,7 @@ class Attempt:
     def __init__(self, tools: Tools, job: Job, task: Task) -> None:
         self._tools, self._job, self._task = tools, job, task
         self._cancel: Callable[[], object] = lambda: None
-        self.stopped = False
+        self.stopped = self.abandoned = False
         #: Whether it has a place at an engine.
         self.placed = False
         self._request_id = f"req_{random_text(24)}"
@@ -92,13 +92,18 @@ class Attempt:
         self.stopped = True
         self._cancel()
 
+    def abandon(self) -> None:
+        """End it soon; nobody takes its outcome home."""
+        self.abandoned = True
+        self.stop()
+
     def work(self) -> Outcome:
         """Do it. Never raises."""
         try:
             outcome = self._work()
         except Exception as raised:
             outcome = self._failed(raised)
-        if outcome.verdict is not Verdict.ANSWERED and self._hold_id is not None:
+        if self._hold_id is not None and (outcome.verdict is not Verdict.ANSWERED or self.abandoned):
             release(self._tools, self._hold_id)
         return outcome
 

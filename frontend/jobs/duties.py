@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 import structlog
 from redis.exceptions import RedisError
 
-from frontend.budgets.expiry import look_at_grants
 from frontend.budgets.holds import drop
 from frontend.db import balances, job_files
 from frontend.db import job_work as rows
@@ -74,10 +73,16 @@ class Duties:
         with self._database.read() as connection:
             paused = job_rows.active_jobs(connection, ("paused",))
         for job in paused:
-            if self._may_go_on(job):
-                with self._database.write() as connection:
-                    if job_rows.move(connection, job.id, "running", by=("paused",), reason=None, needs=None):
-                        _log.info("job_resumed", job_id=job.id)
+            if not self._may_go_on(job):
+                continue
+            with self._database.write() as connection:
+                resumed = job_rows.move(connection, job.id, "running", by=("paused",), reason=None, needs=None)
+                lanes = rows.lanes(connection)
+            if resumed:
+                _log.info("job_resumed", job_id=job.id)
+                for lane in lanes:
+                    if lane.job_id == job.id and lane.worker is None:
+                        self._messages.send(job.id, lane.lane)
 
     def ends(self) -> None:
         """End Jobs whose time is over, and erase what was kept long enough. Raises Unavailable."""
@@ -121,8 +126,5 @@ class Duties:
     def _may_go_on(self, job: Job) -> bool:
         if job.reason == "spend_cap":
             return not is_paused(self._database, job.model)
-        with self._database.write() as connection:
-            if balances.lock_balance(connection, job.account_id) is None:
-                return False
-            look_at_grants(connection, job.account_id, datetime.now(UTC))
+        with self._database.read() as connection:
             return balances.balance_of(connection, job.account_id).available >= (job.needs or 0)

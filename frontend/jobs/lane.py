@@ -17,8 +17,8 @@ from frontend.db import job_work as rows
 from frontend.db import jobs as job_rows
 from frontend.db.job_records import Job, Lane, Task
 from frontend.errors import ApiError, Unavailable
-from frontend.jobs.attempt import Attempt, Outcome, Verdict
-from frontend.jobs.ending import Ledger
+from frontend.jobs.attempt import Attempt, Outcome, Verdict, release
+from frontend.jobs.ending import RETRY, Ledger
 from frontend.jobs.governor import Governor
 from frontend.jobs.queue import Queue
 from frontend.jobs.shards import FULL, PATIENCE, OpenShard
@@ -28,7 +28,7 @@ from frontend.jobs.tools import Tools
 CHUNK = 8
 #: Seconds after which a lane makes room for others that wait; between two looks at its Job; and between two looks at
 #: what it may begin, when nothing ends.
-SLICE, LOOK, TICK = 10.0, 0.5, 0.05
+SLICE, LOOK, TICK = 10.0, 1.0, 0.1
 #: Seconds that a lane begins nothing after something did not work that is no fault of a request: first and last.
 FIRST_PAUSE, LAST_PAUSE = 0.5, 15.0
 #: Seconds that what is in flight may take to end when the worker stops.
@@ -63,8 +63,7 @@ class LaneWork:
         try:
             self._run()
         finally:
-            for attempt in self._flying.values():
-                attempt.stop()
+            self._abandon()
             self._let_go()
 
     def _run(self) -> None:
@@ -241,11 +240,30 @@ class LaneWork:
         if self._group:
             self._close_group()
 
+    def _abandon(self) -> None:
+        """Give up what is still in flight, and what could not be stored; nothing of it, as a rule."""
+        for attempt in self._flying.values():
+            attempt.abandon()
+        while not self._landed.empty():
+            self._release(self._landed.get())
+        for outcome in self._group.outcomes if self._group else []:
+            self._release(outcome)
+
+    def _release(self, outcome: Outcome) -> None:
+        if outcome.hold_id is not None:
+            release(self._tools, outcome.hold_id)
+
     def _let_go(self) -> None:
         """Free the lane and what it has claimed, and say so if there is more to do."""
-        with self._tools.database.write() as connection:
-            rows.put_all_back(connection, self._lane)
-            ours = rows.leave_lane(connection, self._lane)
+        while True:  # nobody else does, as long as this worker lives
+            try:
+                with self._tools.database.write() as connection:
+                    rows.put_all_back(connection, self._lane)
+                    ours = rows.leave_lane(connection, self._lane)
+                break
+            except Unavailable:
+                if self._tools.ended.wait(RETRY):
+                    return
         if ours and self._has_more():
             self._messages.send(self._job.id, self._lane.lane)
 

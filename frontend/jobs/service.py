@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 from sqlalchemy.exc import IntegrityError
 
+from frontend.accounts.audit import Action, Actor, record
 from frontend.accounts.keys import random_text
 from frontend.db import Database, balances
 from frontend.db import job_work as work
@@ -180,9 +181,9 @@ class Jobs:
 
     # Changing
 
-    def cancel(self, job_id: str, owner: str | None) -> Shown:
-        """End a Job. Results that are there stay; what runs is stopped and costs nothing. Raises NotFound, or
-        JobNotCancellable where it has ended."""
+    def cancel(self, job_id: str, owner: str | None, by: Actor | None = None) -> Shown:
+        """End a Job. Results that are there stay; what runs is stopped and costs nothing. `by`: the admin who does it.
+        Raises NotFound, or JobNotCancellable where it has ended."""
         now = datetime.now(UTC)
         with self._database.write() as connection:
             job = rows.job_of(connection, job_id, owner)
@@ -192,6 +193,8 @@ class Jobs:
                              needs=None, expires_at=now + self._keep):
                 ended = rows.job_of(connection, job_id, owner)
                 raise JobNotCancellable(f"The Job {job_id!r} has ended: it is {ended.status if ended else 'erased'}.")
+            if by is not None:
+                record(connection, by, Action.JOB_CANCEL, job_id, job.account_id)
         return self.show(job_id, owner)
 
     def delete(self, job_id: str, owner: str | None) -> None:
@@ -203,7 +206,7 @@ class Jobs:
             rows.move(connection, job_id, ERASING, by=(*UNFINISHED, *FINAL, PREPARING), idempotency_key=None)
         erase(self._database, self._storage, job_id)
 
-    def retry(self, job_id: str, owner: str | None) -> int:
+    def retry(self, job_id: str, owner: str | None, by: Actor) -> int:
         """Run the requests of an ended Job again that failed or have no result. Returns how many. Raises NotFound, or
         JobNotCancellable where it has not ended."""
         now = datetime.now(UTC)
@@ -215,6 +218,7 @@ class Jobs:
                 raise JobNotCancellable(f"The Job {job_id!r} has not ended: it is {job.status}.")
             work.retry_failed(connection, job_id)
             left = job.total - job.completed
+            record(connection, by, Action.JOB_RETRY, job_id, job.account_id, {"requests": left})
             if left:
                 rows.move(connection, job_id, "queued", by=FINAL, at=None, finished_at=None, error=None,
                           expires_at=now + self._keep)

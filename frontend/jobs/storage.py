@@ -41,7 +41,7 @@ class Storage:
         """The bytes from `start` up to `end`, in parts. Raises NotFound or Unavailable."""
         for at in range(start, end, PART):
             with _reported():
-                yield self._files.cat_file(self._path(name), at, min(at + PART, end))
+                yield self._files.cat_file(self._path(name), start=at, end=min(at + PART, end))
 
     def copy(self, name: str, to: IO[bytes]) -> None:
         """Copy a file to one that is open. Raises NotFound or Unavailable."""
@@ -54,13 +54,6 @@ class Storage:
             path = self._path(name)
             if self._files.exists(path):
                 self._files.rm(path, recursive=True)
-
-    def names(self, folder: str) -> list[str]:
-        """The files in a folder, folders in it apart."""
-        with _reported():
-            path = self._path(folder)
-            found = self._files.find(path) if self._files.exists(path) else []
-        return sorted(name.rpartition("/")[2] for name in found)
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"

@@ -16,7 +16,8 @@ _BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXAMPLES = _BLOCK.findall(README[README.index("## Use it"):])
 #: What each example's output must contain, in the order of the README.
 PROMISES = (" Paris", '"text":" Paris"', "' Paris'", " Paris", "torch.Size([2, 8, 576]) torch.float32",
-            "application/vnd.safetensors", "[0 4] (2, 2, 576)", "·Paris", "did you mean temperature?")
+            "application/vnd.safetensors", "[0 4] (2, 2, 576)", "·Paris", '"text":" Paris"', "France  Paris",
+            "did you mean temperature?")
 
 
 def test_every_example_promises_something() -> None:
