@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 from flask import Blueprint, Response, make_response, redirect, render_template, request
@@ -54,7 +55,7 @@ def show() -> Response:
         "models": {view.card.id: {
             "layers": view.card.n_layers, "hidden": view.card.hidden_size, "vocabulary": view.card.vocab_size,
             "context": view.card.max_model_len, "capture": view.card.activation_layers} for view in models},
-        "base": parts().settings.public_url, "request": json.loads(chosen.body) if chosen else None,
+        "base": parts().settings.public_url, "request": _fields(chosen) if chosen else None,
         "lens_rows": lens.MOST_ROWS,
     }
     return make_response(render_template(
@@ -107,6 +108,12 @@ def forget(saved_id: str) -> Response:
         if not rows.forget(connection, account.id, saved_id):
             raise NotFound("There is no such saved request.")
     return make_response(redirect("/workbench", 303))
+
+
+def _fields(saved: SavedRequest) -> dict[str, Any]:
+    """What to fill in; a number that JavaScript would round is a text."""
+    return {name: str(value) if isinstance(value, int) and abs(value) >= 2**53 else value
+            for name, value in json.loads(saved.body).items()}
 
 
 def _caller() -> Caller:

@@ -164,7 +164,7 @@ def test_a_request_is_kept_only_when_it_is_saved(visit: Visit, database: Databas
     ada.sign_in()
     ada.open("/workbench")
     ada.page.locator("[name=prompt]").fill("A <b>prompt</b> & more")
-    ada.page.locator("[name=seed]").fill("7")
+    ada.page.locator("[name=seed]").fill("9007199254740993")
     with database.read() as connection:
         assert rows.saved_of(connection, ada.account.id) == []
     name = '"><img src=x onerror=alert(1)>'
@@ -173,7 +173,9 @@ def test_a_request_is_kept_only_when_it_is_saved(visit: Visit, database: Databas
     ada.page.wait_for_url(re.compile(r"saved="))
     expect(ada.page.get_by_role("link", name=name)).to_be_visible()
     assert ada.page.locator("[name=prompt]").input_value() == "A <b>prompt</b> & more"
-    assert ada.page.locator("[name=seed]").input_value() == "7"
+    assert ada.page.locator("[name=seed]").input_value() == "9007199254740993"
+    ada.page.get_by_role("tab", name="Show code").click()
+    expect(ada.page.locator("#code-curl")).to_contain_text('"seed":9007199254740993')
     eve = visit()
     eve.sign_in()
     saved = ada.page.url.partition("saved=")[2]

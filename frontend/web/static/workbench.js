@@ -24,9 +24,19 @@ function readField(field) {
   return number(text);
 }
 
-// What is no number is sent as it is: the API says best what is wrong with it.
+// What is no number is sent as it is: the API says best what is wrong with it. A seed may have 63 bits, and JavaScript's
+// own numbers would change its last digits.
 function number(text) {
-  return /^\s*-?\d+(\.\d+)?([eE][+-]?\d+)?\s*$/.test(text) ? Number(text) : text.trim();
+  const written = text.trim();
+  if (/^-?\d+$/.test(written)) return Number.isSafeInteger(Number(written)) ? Number(written) : BigInt(written);
+  return /^-?\d+(\.\d+)?([eE][+-]?\d+)?$/.test(written) ? Number(written) : written;
+}
+
+function json(value) {
+  if (typeof value === "bigint") return String(value);
+  if (Array.isArray(value)) return `[${value.map(json).join(",")}]`;
+  if (typeof value !== "object" || value === null) return JSON.stringify(value);
+  return `{${Object.entries(value).map(([name, item]) => `${JSON.stringify(name)}:${json(item)}`).join(",")}}`;
 }
 
 function body() {
@@ -56,7 +66,7 @@ function fill(request) {
 // Running
 
 async function post(path, request, signal) {
-  const answer = await fetch(path, { method: "POST", signal, body: JSON.stringify(request),
+  const answer = await fetch(path, { method: "POST", signal, body: json(request),
     headers: { "Content-Type": "application/json", "X-Form-Token": token } });
   const left = answer.headers.get("x-ratelimit-remaining-tokens");
   if (left) byId("available").textContent = Number(left).toLocaleString("en");
@@ -278,13 +288,14 @@ function drawLens(found) {
 
 // Code
 
-function python(value, indent) {
+function python(value) {
+  if (typeof value === "bigint") return String(value);
   if (value === true) return "True";
   if (value === false) return "False";
   if (value === null) return "None";
-  if (Array.isArray(value)) return `[${value.map((item) => python(item, indent)).join(", ")}]`;
+  if (Array.isArray(value)) return `[${value.map((item) => python(item)).join(", ")}]`;
   if (typeof value === "object") {
-    return `{${Object.entries(value).map(([key, item]) => `${JSON.stringify(key)}: ${python(item, indent)}`).join(", ")}}`;
+    return `{${Object.entries(value).map(([key, item]) => `${JSON.stringify(key)}: ${python(item)}`).join(", ")}}`;
   }
   return JSON.stringify(value);
 }
@@ -302,7 +313,7 @@ ${lines.join("\n")}
 )
 for choice in completion.choices:
     print(choice.text)`;
-  const quoted = JSON.stringify(request).replaceAll("'", "'\\''");
+  const quoted = json(request).replaceAll("'", "'\\''");
   byId("code-curl").textContent = `curl -s ${settings.base}/v1/completions \\
   -H "Authorization: Bearer $OPENAI_API_KEY" -H "Content-Type: application/json" \\
   -d '${quoted}'`;
@@ -337,6 +348,6 @@ ask.elements.model.addEventListener("change", drawLayers);
 byId("halt").addEventListener("click", () => running?.abort());
 byId("look").addEventListener("click", look);
 for (const button of document.querySelectorAll("[data-pick]")) button.addEventListener("click", () => pick(button.dataset.pick));
-byId("save").addEventListener("submit", () => { byId("save").elements.body.value = JSON.stringify(body()); });
+byId("save").addEventListener("submit", () => { byId("save").elements.body.value = json(body()); });
 if (settings.request) fill(settings.request);
 drawLayers();
