@@ -103,3 +103,17 @@ def test_what_was_done_here_is_in_the_audit_log(strata: Strata, monkeypatch: pyt
     assert strata.json("audit", "list", "--action", "key:create", "--limit", "1") == events[1:2]
     assert strata.json("audit", "list", "--actor", "ada@example.org") == []
     assert strata.json("audit", "list", "--since", "2099-01-01") == []
+
+
+def test_a_password_is_reset_and_a_role_changed(strata: Strata) -> None:
+    strata.ok("users", "create", "ada@example.org", "--password-stdin", stdin="a secret\n")
+    token = strata.ok("users", "reset", "ada@example.org")
+    assert token.count("\n") == 1
+    accept(strata.database, token.strip(), "another secret", "10.0.0.1")
+    assert strata.json("users", "role", "ada@example.org", "admin")["role"] == "admin"
+    refused = strata.refused("users", "role", "ada@example.org", "member")
+    assert "is the only admin" in refused
+    strata.ok("users", "create", "lin@example.org")
+    assert "has no password yet" in strata.refused("users", "reset", "lin@example.org")
+    actions = [event["action"] for event in strata.json("audit", "list", "--account", "ada@example.org")]
+    assert actions == ["account:create", "account:reset", "account:accept", "account:role"]

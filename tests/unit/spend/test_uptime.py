@@ -107,6 +107,16 @@ def test_a_month_ends_at_midnight_utc(database: Database, clock: DatabaseClock) 
         assert rows.uptimes(connection, "2026-06") == [Uptime("llama-8b", "2026-06", 3_000_000, 2000)]
 
 
+def test_days_end_at_midnight_utc_too_and_add_up_to_their_month(database: Database, clock: DatabaseClock) -> None:
+    clock.now = datetime(2026, 5, 16, 0, 10, tzinfo=UTC)
+    with database.write() as connection:
+        count_uptime(connection, "llama-8b", 3.0, timedelta(days=1, minutes=30))
+        days, months = rows.costs_by_day(connection, "2026-05"), rows.uptimes(connection)
+    minutes = {day: models["llama-8b"] / 3_000_000 / 60_000 for day, models in days.items()}
+    assert minutes == {"2026-05-14": 20, "2026-05-15": 24 * 60, "2026-05-16": 10}
+    assert sum(uptime.milliseconds for uptime in months) == (24 * 60 + 30) * 60_000
+
+
 @pytest.mark.parametrize("hours", [1, -1])
 def test_a_clock_set_by_an_hour_invents_no_hour_and_stops_nothing(
     database: Database, clock: DatabaseClock, hours: int
