@@ -26,10 +26,12 @@ class Attempts:
 
     def allowed(self, origin: str, email: str) -> bool:
         """Count an attempt, if it is within every limit; whether it is. Raises Unavailable where Redis is away."""
-        counted: tuple[tuple[RateLimitItem, tuple[str, ...]], ...] = (
-            (_OF_BOTH, ("both", origin, email)), (_OF_ADDRESS, ("address", origin)), (_OF_ACCOUNT, ("account", email)))
-        return all(patiently(lambda item=item, who=who: self._limiter.hit(item, *who)) for item, who in counted)
+        return (self._hit(_OF_BOTH, "both", origin, email) and self._hit(_OF_ADDRESS, "address", origin)
+                and self._hit(_OF_ACCOUNT, "account", email))
 
     def forget(self, origin: str, email: str) -> None:
         """Somebody knew the password: the next person at this address begins anew with this account."""
         patiently(lambda: self._limiter.clear(_OF_BOTH, "both", origin, email))
+
+    def _hit(self, item: RateLimitItem, *who: str) -> bool:
+        return patiently(lambda: self._limiter.hit(item, *who))
