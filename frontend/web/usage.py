@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from flask import Blueprint, Response, make_response, redirect, render_template, request
@@ -15,7 +16,7 @@ from frontend.budgets.token_requests import ask_for_tokens, list_requests
 from frontend.budgets.usage import export_usage, usage, usage_by_key, write_csv
 from frontend.db import Database
 from frontend.db.records import Account
-from frontend.db.token_records import Balance
+from frontend.db.token_records import Balance, DayUsage
 from frontend.errors import InvalidRequest
 from frontend.web import forms
 from frontend.web.charts import meter, stacked_bars
@@ -25,6 +26,8 @@ from frontend.web.workbench import WORKBENCH, workbench_key
 bp = Blueprint("usage", __name__)
 #: The periods that the page offers, in days.
 PERIODS = (7, 30, 90, 365)
+#: Longer ones are shown by week.
+LONGEST_BY_DAY = 30
 #: Lines of CSV that are sent in one piece.
 _LINES = 500
 
@@ -35,16 +38,16 @@ def show() -> Response:
     account = require_person()
     days = _days()
     found = usage(parts().database, account.id, days)
-    today = datetime.now(UTC).date()
-    dates = [(today - timedelta(days=back)).isoformat() for back in range(days - 1, -1, -1)]
-    models = sorted({day.model for day in found.days})
-    used = {(day.day, day.model): day.charged for day in found.days}
-    chart = stacked_bars(dates, {model: [used.get((date, model), 0) for date in dates] for model in models}, "tokens")
+    firsts, spans = _spans(found.days, days)
+    models = sorted({span.model for span in spans})
+    used = {(span.day, span.model): span.charged for span in spans}
+    chart = stacked_bars(firsts, {model: [used.get((first, model), 0) for first in firsts] for model in models},
+                         "tokens")
     names = {key.id: key.name for key in list_keys(parts().database, account)} | {
         workbench_key(account.id): WORKBENCH}
     return make_response(render_template(
-        "usage.html", balance=found.balance, meter=_meter(found.balance), by_day=found.days[::-1], days=days,
-        periods=PERIODS, chart=chart, models=models,
+        "usage.html", balance=found.balance, meter=_meter(found.balance), spans=spans[::-1], days=days,
+        span="day" if days <= LONGEST_BY_DAY else "week", periods=PERIODS, chart=chart, models=models,
         by_key=usage_by_key(parts().database, account.id, days), names=names,
         grants=list_grants(parts().database, account.id)[::-1],
         asked=list_requests(parts().database, account.id, "open")))
@@ -81,6 +84,22 @@ def _ask_page(account: Account, problem: str | None = None, status: int = 200) -
     amounts = {grant.id: grant.amount for grant in list_grants(parts().database, account.id)}
     return make_response(render_template(
         "request_tokens.html", asked=asked, amounts=amounts, problem=problem, form=request.form), status)
+
+
+def _spans(used: list[DayUsage], days: int) -> tuple[list[str], list[DayUsage]]:
+    """The first days of the spans, days or weeks, of a period that ends today (UTC); and what was used in them by
+    model, with a span's first day as its day."""
+    length = 1 if days <= LONGEST_BY_DAY else 7
+    today = datetime.now(UTC).date()
+    firsts = [(today - timedelta(days=length * back - 1)).isoformat() for back in range(-(-days // length), 0, -1)]
+    spans: dict[tuple[str, str], DayUsage] = {}
+    for day in used:
+        first = max((first for first in firsts if first <= day.day), default=firsts[0])
+        so_far = spans.get((first, day.model), DayUsage(first, day.model, 0, 0, 0, 0))
+        spans[first, day.model] = replace(
+            so_far, requests=so_far.requests + day.requests, prompt_tokens=so_far.prompt_tokens + day.prompt_tokens,
+            completion_tokens=so_far.completion_tokens + day.completion_tokens, charged=so_far.charged + day.charged)
+    return firsts, list(spans.values())
 
 
 def _meter(balance: Balance) -> Markup:

@@ -99,6 +99,18 @@ def test_usage_says_what_was_used_and_exports_it(
     assert browser.get("/usage?days=8").status_code == 400
 
 
+def test_long_periods_are_shown_by_week_and_lose_nothing(
+    signed_in: SignIn, database: Database, ada: Account
+) -> None:
+    use(database, ada, 360, days=360)
+    browser = signed_in(ada)
+    for days, name in ((30, "day"), (90, "week"), (365, "week")):
+        browser.get(f"/usage?days={days}")
+        assert f"Tokens charged a {name}" in browser.words
+        assert f"{50 * min(days, 360):,} tokens from" in browser.page
+        assert browser.page.count("<g><title>") == (days if name == "day" else -(-min(days, 360) // 7))
+
+
 def test_tokens_are_asked_for_and_given_or_not(
     signed_in: SignIn, database: Database, ada: Account, mira: Account
 ) -> None:
@@ -199,8 +211,8 @@ def test_pages_are_quick_with_ten_thousand_requests(signed_in: SignIn, database:
 
     use(database, mira, 10_000, days=30)
     browser = signed_in(mira)
-    for path in ("/usage", "/usage?days=90", "/keys", "/usage/request", "/account", "/admin/people", "/admin/requests",
-                 "/admin/spend", "/admin/audit", "/docs/completions"):
+    for path in ("/usage", "/usage?days=90", "/usage?days=365", "/keys", "/usage/request", "/account", "/admin/people",
+                 "/admin/requests", "/admin/spend", "/admin/audit", "/docs/completions"):
         browser.get(path)
         took = []
         for _ in range(5):
