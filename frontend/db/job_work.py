@@ -157,7 +157,7 @@ def results_page(
     wanted = select(job_results.c.place, job_results.c.body).where(
         job_results.c.job_id == job_id, job_results.c.place.in_([row.place for row in heads]))
     bodies = {row.place: row.body for row in connection.execute(wanted)}
-    return [Result(*row[:5], bodies[row.place]) for row in heads]
+    return [Result(row.place, row.custom_id, row.status, row.code, row.request_id, bodies[row.place]) for row in heads]
 
 
 def complete_through(connection: Connection, job_id: str) -> int:
