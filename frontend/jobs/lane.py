@@ -121,6 +121,7 @@ class LaneWork:
         return tasks
 
     def _start(self, tasks: list[Task], held: bool) -> None:
+        among = self._governor.there(self._job.model) if held else 0
         for task in tasks:
             attempt = Attempt(self._tools, self._job, task)
             self._flying[task.item.place] = attempt
@@ -129,6 +130,9 @@ class LaneWork:
                 outcome = attempt.work()
                 if held:
                     self._governor.give_back(self._job.model)
+                    if outcome.run is not None:
+                        tokens = outcome.run.usage().completion_tokens // outcome.run.plan.choices
+                        self._governor.observe(self._job.model, among, outcome.latency_ms / 1000, tokens)
                 self._landed.put(outcome)
 
             threading.Thread(target=work, name=f"{self._job.id}.{task.item.place}", daemon=True).start()
