@@ -19,7 +19,7 @@ class JobStack(Paid):
     """As Paid, with a worker."""
 
     def __init__(self, folder: Path, database_url: str, triton: str, **environment: str) -> None:
-        super().__init__(folder, database_url, triton, **environment)
+        super().__init__(folder, database_url, triton, processes=2, **environment)
         self.workers: list[subprocess.Popen[bytes]] = [self.start_worker()]
 
     def stop(self) -> None:
@@ -34,7 +34,8 @@ class JobStack(Paid):
 def submit(person: Person, count: int = 3, **more: Any) -> str:
     """Submit a Job of so many prompts, and return its id."""
     params = {"max_tokens": 8, "ignore_eos": True, **more.pop("params", {})}
-    body = {"model": "tiny-llama", "prompts": [f"Number {number}" for number in range(count)], "params": params, **more}
+    prompts = [f"Number {number:04d}" for number in range(count)]
+    body = {"model": "tiny-llama", "prompts": prompts, "params": params, **more}
     answer = person.client.post("/v1/jobs", json=body)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["id"])

@@ -50,7 +50,9 @@ class Person:
 class Paid:
     """All of it, running."""
 
-    def __init__(self, folder: Path, database_url: str, triton: str, **environment: str) -> None:
+    def __init__(
+        self, folder: Path, database_url: str, triton: str, processes: int = 4, **environment: str
+    ) -> None:
         self.valkey = Valkey()
         self.database = Database(database_url)
         migrate(self.database)
@@ -59,7 +61,7 @@ class Paid:
             "STRATA_MODELS": "tiny-llama", "STRATA_HOLD_LEASE": str(LEASE), **environment,
         }
         self.folder = folder
-        self.frontend = Frontend.start(folder, 4, **self.environment)
+        self.frontend = Frontend.start(folder, processes, **self.environment)
         self.keeper = self.start_keeper()
 
     def start_keeper(self) -> subprocess.Popen[bytes]:

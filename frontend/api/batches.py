@@ -57,7 +57,7 @@ def list_batches() -> Response:
     caller = require_caller("jobs")
     asked = query("limit", "after")
     limit, after = number(asked, "limit", LIMIT, 1, MOST), asked.get("after")
-    found = parts().jobs.list(caller.account_id, limit + 1, _job_id(after) if after else None, batches=True)
+    found = parts().jobs.page(caller.account_id, limit + 1, _job_id(after) if after else None, batches=True)
     return json_answer(page([_described(shown) for shown in found], limit))
 
 

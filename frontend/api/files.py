@@ -64,7 +64,7 @@ def list_files() -> Response:
         raise InvalidRequest("order is 'asc' or 'desc'.", "order")
     found = []
     if asked.get("purpose", "batch") == "batch":
-        found = parts().files.list(caller.account_id, limit + 1, asked.get("after"), order == "asc")
+        found = parts().files.page(caller.account_id, limit + 1, asked.get("after"), order == "asc")
     return json_answer(page([_described(file) for file in found], limit))
 
 

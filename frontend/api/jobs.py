@@ -67,7 +67,7 @@ def list_jobs() -> Response:
     caller = require_caller("jobs")
     asked = query("limit", "after")
     limit = number(asked, "limit", LIMIT, 1, MOST)
-    found = parts().jobs.list(caller.account_id, limit + 1, asked.get("after"))
+    found = parts().jobs.page(caller.account_id, limit + 1, asked.get("after"))
     return json_answer(page([described(shown) for shown in found], limit))
 
 

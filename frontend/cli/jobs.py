@@ -62,7 +62,7 @@ def list_jobs(email: str | None, statuses: tuple[str, ...], limit: int, as_json:
     """List Jobs, the newest first; of one person, if EMAIL is given."""
     with _jobs() as (service, database):
         owner = find_account(database, email).id if email else None
-        found = service.list(owner, limit, statuses=statuses)
+        found = service.page(owner, limit, statuses=statuses)
         lines = _lines(database, found)
     show(lines, as_json, _COLUMNS)
 

@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, and_, delete, func, insert, select, update
+from sqlalchemy import Connection, Select, and_, delete, func, insert, select, update
 
 from frontend.db.job_records import UNFINISHED, Item, Lane, Result, Shard, Task, claim_of
 from frontend.db.job_tables import job_items, job_lanes, job_results, job_shards, job_tasks, jobs
@@ -144,7 +145,8 @@ def results_page(
     query = query.where(job_results.c.job_id == job_id, job_results.c.place > after)
     if failed is not None:
         query = query.where(job_results.c.code.is_not(None) if failed else job_results.c.code.is_(None))
-    heads, whole = [], 0
+    heads: list[Any] = []
+    whole = 0
     for row in connection.execute(query.order_by(job_results.c.place).limit(rows)):
         whole += row.bytes
         if heads and whole > size:
@@ -155,7 +157,7 @@ def results_page(
     wanted = select(job_results.c.place, job_results.c.body).where(
         job_results.c.job_id == job_id, job_results.c.place.in_([row.place for row in heads]))
     bodies = {row.place: row.body for row in connection.execute(wanted)}
-    return [Result(*row[:5], bodies[row.place]) for row in heads]
+    return [Result(row.place, row.custom_id, row.status, row.code, row.request_id, bodies[row.place]) for row in heads]
 
 
 def complete_through(connection: Connection, job_id: str) -> int:
@@ -206,7 +208,6 @@ def shard_of(connection: Connection, job_id: str, name: str) -> Shard | None:
     return next(_shards(connection, query), None)
 
 
-def _shards(connection: Connection, query: object) -> Iterator[Shard]:
-    rows: Iterable[object] = connection.execute(query)  # type: ignore[call-overload]
-    for row in rows:
-        yield Shard(row.name, row.bytes, row.sha256, json.loads(row.entries))  # type: ignore[attr-defined]
+def _shards(connection: Connection, query: Select[Any]) -> Iterator[Shard]:
+    for row in connection.execute(query):
+        yield Shard(row.name, row.bytes, row.sha256, json.loads(row.entries))

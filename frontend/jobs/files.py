@@ -71,7 +71,7 @@ class Files:
             raise NotFound(f"There is no file {file_id!r}.")
         return _uploaded(file)
 
-    def list(self, account_id: str, limit: int, after: str | None, oldest: bool) -> list[File]:
+    def page(self, account_id: str, limit: int, after: str | None, oldest: bool) -> list[File]:
         """The files that were uploaded, the newest or the oldest first; those that come after one."""
         with self._database.read() as connection:
             return [_uploaded(file) for file in rows.files_of(connection, account_id, limit, after, oldest)]

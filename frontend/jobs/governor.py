@@ -1,8 +1,8 @@
 """Interactive first: how many requests of Jobs may be at a model, given who else is there.
 
 Alone, Jobs may fill most of an engine's batch, and leave some of it so that a person's request never waits for its
-turn. Beside people they take a few places, since each request in a batch makes its steps longer, and a person's first
-token waits for a step. While a person's request waits for its turn they begin nothing.
+turn. Beside people they take a few places, or more where that makes steps hardly longer (frontend/jobs/pace.py), since
+a person's first token waits for a step. While a person's request waits for its turn they begin nothing.
 """
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from frontend.db import Database
 from frontend.db import job_work as rows
 from frontend.errors import ApiError
 from frontend.inference import ModelCard
+from frontend.jobs.pace import Pace
 from frontend.warmth.places import Places
+from frontend.warmth.scripts import Crowd
 
 #: Parts of an engine's places: for Jobs that are alone, and for those beside people.
 ALONE, BESIDE = 3 / 4, 1 / 32
@@ -28,14 +30,16 @@ PRESENCE = 5.0
 LOOK, CENSUS = 0.1, 1.0
 
 
-def allowed(card: ModelCard, engines: int, active: int, waiting: int, asked_ago: float) -> int:
+def allowed(card: ModelCard, engines: int, crowd: Crowd, pace: Pace) -> int:
     """How many requests of Jobs may be at a model's engines together, beside people's."""
     places = card.max_requests * max(engines, 1)
-    if waiting:
+    alone = max(1, int(places * ALONE))
+    if crowd.waiting:
         return 0
-    if active or asked_ago < PRESENCE:
-        return max(1, int(places * BESIDE))
-    return max(1, int(places * ALONE))
+    if crowd.active or crowd.asked_ago < PRESENCE:
+        return pace.beside(max(1, int(places * BESIDE)), alone)
+    pace.forget()
+    return alone
 
 
 @dataclass
@@ -46,6 +50,7 @@ class _Seen:
     allowed: int = 1
     others: int = 0
     ours: int = 0
+    pace: Pace = field(default_factory=Pace)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -74,6 +79,17 @@ class Governor:
         with seen.lock:
             seen.ours -= places
 
+    def there(self, model: str) -> int:
+        """How many requests of Jobs are at a model now, as far as is known."""
+        seen = self._models[model]
+        return seen.ours + seen.others
+
+    def observe(self, model: str, among: int, seconds: float, tokens: int) -> None:
+        """A request that began when so many were there took so many seconds for so many tokens of each choice."""
+        seen = self._models[model]
+        with seen.lock:
+            seen.pace.observe(among, seconds, tokens)
+
     def _look(self, card: ModelCard) -> _Seen:
         with self._lock:
             seen = self._models.setdefault(card.id, _Seen())
@@ -86,7 +102,7 @@ class Governor:
             except (RedisError, ApiError):
                 return seen  # as it was: who begins something will hear what is wrong
             if engines:
-                seen.allowed = allowed(card, engines, crowd.active, crowd.waiting, crowd.asked_ago)
+                seen.allowed = allowed(card, engines, crowd, seen.pace)
             else:
                 seen.allowed = 1  # it makes the model Warm
             seen.others = max(crowd.of_jobs - seen.ours, 0)

@@ -55,7 +55,8 @@ class LaneWork:
         self._flying: dict[int, Attempt] = {}
         self._landed: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self._group: _Group | None = None
-        self._over = False
+        #: Whether nothing more is to be begun here, and whether the last claim brought less than it might have.
+        self._over = self._dry = False
         self._pause, self._resume_at = 0.0, 0.0
 
     def run(self) -> None:
@@ -72,8 +73,11 @@ class LaneWork:
             if time.monotonic() - looked >= LOOK:
                 looked = time.monotonic()
                 self._look(others_wait=looked - began >= SLICE and self._others_wait())
-            if not self._over and not self._begin_or_wait() and not self._flying and not self._has_more():
-                self._over = True
+            if not self._over:
+                self._begin_or_wait()
+            if self._dry and not self._flying:
+                self._dry = False
+                self._over = self._over or not self._has_more()
             self._land()
             if self._tools.stopping.is_set():
                 self._stop()
@@ -81,38 +85,43 @@ class LaneWork:
 
     # What is begun
 
-    def _begin_or_wait(self) -> bool:
+    def _begin_or_wait(self) -> None:
         try:
-            return self._begin()
+            self._begin()
         except Unavailable:  # the database is away
             self._wait(FIRST_PAUSE)
-            return False
 
-    def _begin(self) -> bool:
-        """Begin what may be begun. Whether anything was."""
+    def _begin(self) -> None:
+        """Begin what may be begun."""
         if time.monotonic() < self._resume_at:
-            return False
+            return
         try:
             card = self._tools.inference.model(self._job.model)
         except ApiError:
-            # A request says what is wrong; one at a time is enough.
-            return not self._flying and self._start(self._claim(1), held=False)
+            if not self._flying:  # a request says what is wrong; one at a time is enough
+                self._start(self._claim(1), held=False)
+            return
         room = self._governor.take(card, self._job.account_id, self._job.id, len(self._flying), CHUNK)
-        if not room:
-            return False
-        tasks = self._claim(room)
-        if len(tasks) < room:
-            self._governor.give_back(self._job.model, room - len(tasks))
-            self._wait(LOOK)  # nothing is left but what may be put back
-        return self._start(tasks, held=True)
+        if room:
+            tasks: list[Task] = []
+            try:
+                tasks = self._claim(room)
+            finally:
+                self._governor.give_back(self._job.model, room - len(tasks))
+            self._start(tasks, held=True)
 
     def _claim(self, most: int) -> list[Task]:
+        tasks: list[Task] = []
         with self._tools.database.write() as connection:
-            if not job_rows.is_open(connection, self._job.id):
-                return []
-            return rows.claim(connection, self._job.id, self._lane.worker or "", self._lane.lane, most)
+            if job_rows.is_open(connection, self._job.id):
+                tasks = rows.claim(connection, self._job.id, self._lane.worker or "", self._lane.lane, most)
+        if len(tasks) < most:
+            self._dry = True
+            self._wait(LOOK)  # nothing is left but what may be put back
+        return tasks
 
-    def _start(self, tasks: list[Task], held: bool) -> bool:
+    def _start(self, tasks: list[Task], held: bool) -> None:
+        among = self._governor.there(self._job.model) if held else 0
         for task in tasks:
             attempt = Attempt(self._tools, self._job, task)
             self._flying[task.item.place] = attempt
@@ -121,10 +130,12 @@ class LaneWork:
                 outcome = attempt.work()
                 if held:
                     self._governor.give_back(self._job.model)
+                    if outcome.run is not None:
+                        tokens = outcome.run.usage().completion_tokens // outcome.run.plan.choices
+                        self._governor.observe(self._job.model, among, outcome.latency_ms / 1000, tokens)
                 self._landed.put(outcome)
 
             threading.Thread(target=work, name=f"{self._job.id}.{task.item.place}", daemon=True).start()
-        return bool(tasks)
 
     # What has ended
 

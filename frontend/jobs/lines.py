@@ -197,7 +197,7 @@ def _text(file: IO[bytes]) -> str:
     file.seek(0)
     try:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return str(content, "utf-8")  # type: ignore[arg-type]
+            return str(content, "utf-8")
     except UnicodeDecodeError as error:
         raise BadJson(f"The body is not valid UTF-8: byte {error.start} can't be read.") from None
 

@@ -27,7 +27,7 @@ class Queue:
         """`work` is done for each message that this process gets: of a Job's id and the number of a lane."""
         self.broker = RedisBroker(client=redis, namespace=_NAMESPACE, heartbeat_timeout=_HEARTBEAT, middleware=[],
                                   dead_message_ttl=3_600_000)
-        self._actor = dramatiq.actor(work or _nobody, broker=self.broker, actor_name="work", queue_name=NAME)
+        self._actor = dramatiq.actor(broker=self.broker, actor_name="work", queue_name=NAME)(work or _nobody)
 
     def send(self, job_id: str, lane: int) -> None:
         """Say that there is work in a lane. Raises Unavailable."""

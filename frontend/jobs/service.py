@@ -131,7 +131,7 @@ class Jobs:
 
     # Looking
 
-    def list(
+    def page(
         self, owner: str | None, limit: int, after: str | None = None, statuses: Collection[str] = (),
         batches: bool = False,
     ) -> list[Shown]:

@@ -57,7 +57,7 @@ def test_cancel_and_retry(strata: Strata, job_id: str) -> None:
     with strata.database.write() as connection:
         assert [task.item.place for task in work.claim(connection, job_id, "w", 0, 9)] == [1, 2]
     events = strata.json("audit", "list", "--account", "ada@example.org")
-    assert [(event["action"], event["subject"]) for event in events][-2:] == [("job:cancel", job_id), ("job:retry", job_id)]
+    assert [event["action"] for event in events if event["subject"] == job_id] == ["job:cancel", "job:retry"]
 
 
 def test_what_is_not_there(strata: Strata) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from frontend.inference import ModelCard
 from frontend.jobs.governor import PRESENCE, allowed
+from frontend.jobs.pace import Pace
+from frontend.warmth.scripts import Crowd
 from model_repository import catalog
 
 CARD = ModelCard.from_json(json.dumps(catalog.load()["tiny-llama"].card()))
@@ -28,4 +30,4 @@ def test_people_go_first(
     places: int, engines: int, active: int, waiting: int, ago: float, expected: int
 ) -> None:
     card = replace(CARD, max_requests=places)
-    assert allowed(card, engines, active, waiting, ago) == expected
+    assert allowed(card, engines, Crowd(active, waiting, 0, ago), Pace()) == expected

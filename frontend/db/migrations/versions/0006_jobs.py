@@ -5,6 +5,8 @@ Revises: 0005
 """
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -69,7 +71,7 @@ def _jobs() -> None:
 
 
 def _work() -> None:
-    def of_place(table: str, *columns: sa.Column[object]) -> None:
+    def of_place(table: str, *columns: sa.Column[Any]) -> None:
         op.create_table(table, _text("job_id", 32), _count("place"), *columns,
                         sa.PrimaryKeyConstraint("job_id", "place", name=f"pk_{table}"), _of_job(table))
 
