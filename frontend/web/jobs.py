@@ -89,7 +89,7 @@ def erase(job_id: str) -> Response:
 def _list(template: str) -> Response:
     account = require_person()
     after = request.args.get("after")
-    found = parts().jobs.list(account.id, PAGE + 1, after)
+    found = parts().jobs.page(account.id, PAGE + 1, after)
     return make_response(render_template(
         template, jobs=found[:PAGE], more=found[PAGE - 1].job.id if len(found) > PAGE else None, after=after))
 
