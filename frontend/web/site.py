@@ -85,7 +85,9 @@ def error_page(error: ApiError) -> Response:
 
 def _no_route(raised: NotFound | MethodNotAllowed) -> Response:
     """A path that there is none of: a page for a browser, JSON for a program."""
-    if request.path.startswith(_API) or request.accept_mimetypes.best != "text/html":
+    accepted = request.accept_mimetypes
+    prefers_pages = accepted.quality("text/html") > accepted.quality("application/json")
+    if request.path.startswith(_API) or not prefers_pages:
         return answer_error(raised)
     error = api_error(raised, 0)
     note_error(error, raised)

@@ -47,7 +47,7 @@ def run(language: str, code: str, stack: Stack, folder: Path) -> str:
 def matches(recorded: str, printed: str) -> bool:
     """Whether an output is the recorded one: … stands for anything, and numbers may differ a little."""
     numbers = re.compile(r"-?\d+\.\d+")
-    pattern = re.sub(r"\\-?\d+\\\.\d+|…", lambda found: ".*?" if found[0] == "…" else r"(-?\d+\.\d+)",
+    pattern = re.sub(r"(?:\\-)?\d+\\\.\d+|…", lambda found: ".*?" if found[0] == "…" else r"(-?\d+\.\d+)",
                      re.escape(recorded.strip()))
     found = re.fullmatch(pattern, printed.strip(), re.DOTALL)
     return bool(found) and all(abs(float(one) - float(other)) < NEAR

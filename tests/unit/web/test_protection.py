@@ -117,6 +117,8 @@ def test_what_people_write_is_never_markup(
 
 
 def test_what_is_not_there_is_a_page_for_browsers_and_json_for_programs(browser: Browser) -> None:
+    for accepted in ("text/html", "text/html,application/xhtml+xml,image/avif,*/*;q=0.8"):
+        assert browser.get("/nothing", Accept=accepted).mimetype == "text/html"
     answer = browser.get("/nothing")
     assert (answer.status_code, answer.mimetype) == (404, "text/html")
     assert "Content-Security-Policy" in answer.headers

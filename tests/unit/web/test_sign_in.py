@@ -105,6 +105,7 @@ def test_an_invitation_lets_a_person_choose_a_password_once(browser: Browser, ap
     browser.get(f"/join?token={token}")
     assert "lin@example.org" in browser.words
     assert browser.post("/join", token=token, password="short").status_code == 400
+    assert f'name="token" value="{token}"' in browser.page
     assert browser.post("/join", token=token, password="a new password").status_code == 303
     assert browser.get("/usage").status_code == 200
     again = Browser(app)
