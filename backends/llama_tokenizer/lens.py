@@ -18,7 +18,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float32]
 #: Rows of the head that are multiplied at once.
 _PART = 8192
-_DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ MEMBER = ("/keys", "/usage", "/usage/request", "/jobs", "/models", "/workbench",
 ADMIN = ("/admin/people", "/admin/requests", "/admin/spend", "/admin/models", "/admin/audit", "/admin/health")
 DOCUMENTATION = tuple(f"/docs/{name}" for group in PAGES.values() for name in group)
 MOST_BYTES = 150_000
-#: The pages that are looked at as pictures, and where: small, and few.
-PICTURES = {"/": (), "/keys": (), "/usage": (), "/workbench": (), "/docs/completions": (), "/models": ()}
+#: The pages of which pictures are kept: small, and few.
+PICTURES = ("/usage", "/workbench")
 
 
 class Weight:
