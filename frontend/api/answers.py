@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import structlog
-from flask import Flask, Response
+from flask import Flask, Response, request
 from werkzeug import exceptions as http
 
 from frontend.api.body import discard_body
@@ -64,7 +64,7 @@ def handle_errors(app: Flask, max_body_bytes: int) -> None:
 
     @app.errorhandler(Exception)
     def _handle(raised: Exception) -> Response:
-        error = api_error(raised, max_body_bytes)
+        error = api_error(raised, request.max_content_length or max_body_bytes)
         observation().code = error.code
         discard_body(max_body_bytes)
         if isinstance(error, InternalError):
