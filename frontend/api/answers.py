@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import structlog
-from flask import Flask, Response
+from flask import Flask, Response, request
 from werkzeug import exceptions as http
 
 from frontend.api.body import discard_body
@@ -68,7 +68,7 @@ def handle_errors(app: Flask) -> None:
 def answer_error(raised: Exception) -> Response:
     """The answer for an exception, which is logged where it is our fault."""
     max_body_bytes = parts().settings.max_body_bytes
-    error = api_error(raised, max_body_bytes)
+    error = api_error(raised, request.max_content_length or max_body_bytes)
     note_error(error, raised)
     discard_body(max_body_bytes)
     return error_answer(error)

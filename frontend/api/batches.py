@@ -29,8 +29,8 @@ _DAY = timedelta(hours=24)
 @bp.post("/v1/batches")
 def create_batch() -> Response:
     """Make a Job of a file. If a line of it is wrong, the batch is there, has failed, and says so."""
-    asked = load_batch(json_body())
     caller = require_caller("jobs")
+    asked = load_batch(json_body())
     batch = {"input_file_id": asked["input_file_id"], "metadata": asked["metadata"]}
     with parts().threads.share(caller.account_id), tempfile.TemporaryFile() as file:
         parts().files.copy(asked["input_file_id"], caller.account_id, file)

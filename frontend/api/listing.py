@@ -16,6 +16,7 @@ def query(*allowed: str) -> dict[str, str]:
     problems = [Problem(f"The query parameter {name!r} does not exist; there is {_words(allowed)}.", name)
                 for name in request.args if name not in allowed]
     problems += [Problem(f"{name} is given twice.", name) for name in allowed if len(request.args.getlist(name)) > 1]
+    problems += [Problem(f"{name} is empty.", name) for name in allowed if request.args.get(name) == ""]
     if problems:
         raise InvalidRequest.of(problems)
     return {name: request.args[name] for name in allowed if name in request.args}

@@ -85,7 +85,7 @@ def _add_files(spec: APISpec) -> None:
         "get": operation("listFiles", "The caller's uploaded files.", answers.FileListSchema, _LOOKS, parameters=[
             *_page(files.LIMIT, files.MOST),
             {"name": "order", "in": "query", "schema": {"enum": ["asc", "desc"], "default": "desc"}},
-            {"name": "purpose", "in": "query", "schema": {"type": "string"}}]),
+            {"name": "purpose", "in": "query", "schema": {"type": "string", "minLength": 1}}]),
         "post": create})
     one = [_in_path("file_id")]
     spec.path("/v1/files/{file_id}", operations={
@@ -100,7 +100,7 @@ def _page(default: int, most: int) -> list[dict[str, Any]]:
         {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": most,
                                                     "default": default}},
         {"name": "after", "in": "query", "description": "Only those that come after this one.",
-         "schema": {"type": "string"}},
+         "schema": {"type": "string", "minLength": 1}},
     ]
 
 

@@ -97,6 +97,14 @@ def count_retries(connection: Connection, job_id: str, number: int) -> None:
     connection.execute(update(jobs).where(jobs.c.id == job_id).values(retries=jobs.c.retries + number))
 
 
+def left_page(connection: Connection, job_id: str, after: int, most: int) -> list[tuple[int, str | None]]:
+    """Places and custom ids of the next requests without a result."""
+    same = and_(job_tasks.c.job_id == job_items.c.job_id, job_tasks.c.place == job_items.c.place)
+    query = select(job_items.c.place, job_items.c.custom_id).join(job_tasks, same)
+    query = query.where(job_tasks.c.job_id == job_id, job_tasks.c.place > after).order_by(job_tasks.c.place).limit(most)
+    return [(row.place, row.custom_id) for row in connection.execute(query)]
+
+
 def has_free_tasks(connection: Connection, job_id: str) -> bool:
     """Whether anything of a Job is neither done nor claimed."""
     query = select(job_tasks.c.place).where(job_tasks.c.job_id == job_id, job_tasks.c.claimed_by.is_(None)).limit(1)

@@ -106,6 +106,11 @@ def begin(connection: Connection, job_id: str, at: datetime) -> bool:
     return connection.execute(change.values(status="running", started_at=started)).rowcount == 1
 
 
+def add_error_bytes(connection: Connection, job_id: str, size: int) -> None:
+    """Let the file of a batch's errors be larger."""
+    connection.execute(update(jobs).where(jobs.c.id == job_id).values(error_bytes=jobs.c.error_bytes + size))
+
+
 def is_open(connection: Connection, job_id: str) -> bool:
     """Whether a Job is to be worked on now: neither paused nor ended, and its person not shut out."""
     query = select(jobs.c.id).join(accounts, accounts.c.id == jobs.c.account_id)

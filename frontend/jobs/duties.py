@@ -20,6 +20,7 @@ from frontend.errors import Unavailable
 from frontend.jobs.attempt import hold_prefix
 from frontend.jobs.erasing import erase
 from frontend.jobs.queue import Queue
+from frontend.jobs.results import expired_lines
 from frontend.jobs.tools import Tools
 from frontend.spend.limits import is_paused
 from frontend.stillness import Stillness
@@ -99,6 +100,10 @@ class Duties:
                 else:
                     job_rows.move(connection, job.id, "expired", by=UNFINISHED, at=now, reason=None, needs=None,
                                   expires_at=now + timedelta(days=self._tools.settings.job_days))
+            if not job.final and job.batch is not None:
+                late = sum(map(len, expired_lines(self._database, job.id)))
+                with self._database.write() as connection:
+                    job_rows.add_error_bytes(connection, job.id, late)
             _log.info("job_overdue", job_id=job.id, was=job.status)
         for job_id in [*doomed, *(job.id for job in overdue if job.final)]:
             erase(self._database, self._tools.storage, job_id)

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from frontend.budgets.holds import settle_in
+from frontend.completions.choices import Choice
 from frontend.db import balances as balance_rows
 from frontend.db import job_work as rows
 from frontend.db import jobs as job_rows
@@ -154,9 +155,10 @@ def _result(outcome: Outcome, shard: OpenShard | None) -> Result:
     assert outcome.run is not None
     assert outcome.choices is not None
     run, item = outcome.run, outcome.task.item
-    elsewhere = None
-    if shard is not None:
-        name = shard.name
-        elsewhere = lambda choice: {"shard": name, "tensor": OpenShard.tensor(item, choice)}  # noqa: E731
-    body = b"".join(run.answer.body(outcome.choices, run.usage(), elsewhere))
+
+    def elsewhere(choice: Choice) -> dict[str, str]:
+        assert shard is not None
+        return {"shard": shard.name, "tensor": OpenShard.tensor(item, choice)}
+
+    body = b"".join(run.answer.body(outcome.choices, run.usage(), elsewhere if shard else None))
     return Result(item.place, item.custom_id, 200, None, outcome.request_id, body)

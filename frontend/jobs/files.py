@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import IO
 
 from frontend.accounts.keys import random_text
@@ -15,7 +16,7 @@ from frontend.db import job_files as rows
 from frontend.db import jobs as job_rows
 from frontend.db.job_records import Job, StoredFile
 from frontend.errors import NotFound
-from frontend.jobs.results import batch_line, results
+from frontend.jobs.results import batch_line, expired_lines, results
 from frontend.jobs.storage import PART, Storage
 
 _ID, _OUTPUT, _ERRORS = "file-", "file-output-", "file-errors-"
@@ -40,7 +41,8 @@ def output_of(job: Job) -> str | None:
 
 def errors_of(job: Job) -> str | None:
     """The same for its errors."""
-    return _ERRORS + job.id.partition("_")[2] if job.final and job.failed else None
+    late = job.status == "expired" and job.completed + job.failed < job.total
+    return _ERRORS + job.id.partition("_")[2] if job.final and (job.failed or late) else None
 
 
 class Files:
@@ -55,7 +57,8 @@ class Files:
         content.seek(0, 2)
         size, now = content.tell(), datetime.now(UTC)
         content.seek(0)
-        file = StoredFile(f"{_ID}{random_text(24)}", account_id, name, size, now, now + (keep or self._keep))
+        until = now + (self._keep if keep is None else keep)
+        file = StoredFile(f"{_ID}{random_text(24)}", account_id, name, size, now, until)
         self._storage.save(_path(file.id), content)
         with self._database.write() as connection:
             rows.add(connection, file)
@@ -81,7 +84,9 @@ class Files:
         file = self.show(file_id, account_id)
         if job := self._job(file_id, account_id):
             failed = file_id.startswith(_ERRORS)
-            return joined(batch_line(job.id, result) for result in results(self._database, job.id, failed=failed))
+            lines = (batch_line(job.id, result) for result in results(self._database, job.id, failed=failed))
+            late = expired_lines(self._database, job.id) if failed and job.status == "expired" else iter(())
+            return joined(chain(lines, late))
         return self._storage.read(_path(file_id), 0, file.bytes)
 
     def copy(self, file_id: str, account_id: str, to: IO[bytes]) -> None:

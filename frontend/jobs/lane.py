@@ -41,8 +41,10 @@ class _Group:
     """Answers with Activations that wait for their shard to be written."""
 
     shard: OpenShard
-    since: float
+    due: float
     outcomes: list[Outcome] = field(default_factory=list)
+    #: It could not be written: it is tried again when it is due.
+    failed: bool = False
 
 
 class LaneWork:
@@ -150,7 +152,8 @@ class LaneWork:
             self._bring_home(outcome)
             outcome = None if self._landed.empty() else self._landed.get()
         group = self._group
-        if group and (group.shard.nbytes >= FULL or not self._flying or time.monotonic() - group.since >= PATIENCE):
+        if group and (time.monotonic() >= group.due
+                      or (not group.failed and (group.shard.nbytes >= FULL or not self._flying))):
             self._close_group()
 
     def _bring_home(self, outcome: Outcome) -> None:
@@ -185,7 +188,7 @@ class LaneWork:
             self._ledger.answer([outcome])
             return
         if self._group is None:
-            self._group = _Group(OpenShard(outcome.task.item.place), time.monotonic())
+            self._group = _Group(OpenShard(outcome.task.item.place), time.monotonic() + PATIENCE)
         self._group.shard.add(outcome.task.item, outcome.run, outcome.choices)
         self._group.outcomes.append(outcome)
 
@@ -195,7 +198,8 @@ class LaneWork:
             self._ledger.answer(self._group.outcomes, self._group.shard)
         except Unavailable:
             _log.warning("job_storage_away", job_id=self._job.id)
-            self._group.since = time.monotonic()  # again in a moment; its holds are kept
+            self._group.failed = True  # again in a moment; its holds are kept, and no more is begun until then
+            self._group.due = time.monotonic() + PATIENCE
             self._wait(PATIENCE)
             if not self._tools.stopping.is_set():
                 return

@@ -23,9 +23,24 @@ def job_line(result: Result) -> bytes:
 
 def batch_line(job_id: str, result: Result) -> bytes:
     """One line of a batch's output or error file, as OpenAI has them."""
-    head = orjson.dumps({"id": f"batch_req_{job_id.partition('_')[2]}_{result.place}", "custom_id": result.custom_id})
+    head = orjson.dumps({"id": _line_id(job_id, result.place), "custom_id": result.custom_id})
     response = orjson.dumps({"status_code": result.status, "request_id": result.request_id})
     return b"".join((head[:-1], b',"response":', response[:-1], b',"body":', result.body, b'},"error":null}\n'))
+
+
+def expired_lines(database: Database, job_id: str) -> Iterator[bytes]:
+    """Lines of a batch's error file for the requests that did not run in time, as OpenAI has them."""
+    after = -1
+    while True:
+        with database.read() as connection:
+            page = rows.left_page(connection, job_id, after, PAGE_ROWS)
+        if not page:
+            return
+        for after, custom_id in page:
+            yield orjson.dumps({
+                "id": _line_id(job_id, after), "custom_id": custom_id, "response": None,
+                "error": {"code": "batch_expired", "message": "This request could not be executed before the "
+                                                              "completion window expired."}}) + b"\n"
 
 
 def results(database: Database, job_id: str, after: int = -1, failed: bool | None = None) -> Iterator[Result]:
@@ -40,3 +55,7 @@ def results(database: Database, job_id: str, after: int = -1, failed: bool | Non
             return
         after = page[-1].place
         yield from page
+
+
+def _line_id(job_id: str, place: int) -> str:
+    return f"batch_req_{job_id.partition('_')[2]}_{place}"

@@ -55,7 +55,7 @@ class Shown:
 
 
 class Jobs:
-    """All of it. Threads may share it."""
+    """All of it. Threads may share it. What takes no owner expects that `show` has said whose the Job is."""
 
     def __init__(self, database: Database, storage: Storage, queue: Queue, keep_days: int) -> None:
         self._database, self._storage, self._queue = database, storage, queue

@@ -13,8 +13,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.job_stack import JobStack, Json, ended, job, results, submit
@@ -45,8 +47,15 @@ def stack(triton: Triton, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def person(stack: JobStack) -> Person:
+    """Somebody, once the model is Warm."""
     person = stack.person(100_000_000)
-    until(lambda: person.ask(max_tokens=1).status_code == 200, 180)
+
+    def answered() -> bool:
+        with suppress(httpx.TransportError):
+            return person.ask(max_tokens=1).status_code == 200
+        return False
+
+    until(answered, 300)
     return person
 
 

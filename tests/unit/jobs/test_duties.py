@@ -1,0 +1,127 @@
+"""What workers see to: Jobs whose time is over, and what was kept long enough."""
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from frontend.accounts.audit import SYSTEM
+from frontend.accounts.service import create_account
+from frontend.budgets.leases import Leases
+from frontend.db import Database
+from frontend.db import job_work as work
+from frontend.db import jobs as rows
+from frontend.db.job_records import Item, Job, Result
+from frontend.errors import NotFound
+from frontend.inference import Inference
+from frontend.jobs.duties import Duties
+from frontend.jobs.files import Files, errors_of, output_of
+from frontend.jobs.queue import Queue
+from frontend.jobs.service import Owner, new_job
+from frontend.jobs.storage import Storage
+from frontend.jobs.tools import Tools
+from frontend.limits.store import connect
+from frontend.settings import Settings
+from frontend.warmth.places import Places
+
+NOW = datetime.now(UTC)
+
+
+@pytest.fixture
+def tools(settings: Settings, database: Database) -> Tools:
+    redis, inference = connect(settings.redis_url), Inference(("127.0.0.1:9",))
+    return Tools(settings, database, inference, Places(redis, inference, 1, of_jobs=True), Leases(database, 30),
+                 Storage(settings.job_storage))
+
+
+@pytest.fixture
+def duties(tools: Tools, settings: Settings) -> Duties:
+    return Duties(tools, Queue(connect(settings.redis_url)))
+
+
+@pytest.fixture
+def account(database: Database) -> str:
+    return create_account(database, SYSTEM, "ada@example.org").id
+
+
+def make(database: Database, account: str, expires_at: datetime, results: int) -> str:
+    """A batch of three requests, so many of which have results, one of them an error."""
+    owner, before = Owner(account, "key", None, "f"), NOW - timedelta(days=2)
+    job = new_job(owner, None, "m", 3, before, expires_at, {"metadata": None})
+    with database.write() as connection:
+        rows.add_job(connection, job)
+        rows.add_items(connection, job.id, [Item(place, f"r{place}", b"{}") for place in range(3)])
+        rows.add_lanes(connection, job.id, 1)
+        rows.move(connection, job.id, "queued", by=("preparing",))
+        for place in range(results):
+            code = None if place else "inference_error"
+            one = Result(place, f"r{place}", 200, code, "req", b'{"error":{}}')
+            assert work.finish_task(connection, job.id, one, 5, 0, 0)
+    return job.id
+
+
+def shown(database: Database, job_id: str) -> Job:
+    with database.read() as connection:
+        job = rows.job_of(connection, job_id, None)
+    assert job is not None
+    return job
+
+
+def test_a_job_that_is_not_done_in_time_expires_and_keeps_what_it_has(
+    database: Database, duties: Duties, tools: Tools, account: str
+) -> None:
+    late, early = make(database, account, NOW, 2), make(database, account, NOW + timedelta(hours=1), 2)
+    duties.ends()
+    job = shown(database, late)
+    assert (job.status, job.completed, job.failed) == ("expired", 1, 1)
+    assert job.finished_at is not None
+    assert job.expires_at > NOW + timedelta(days=29)
+    assert shown(database, early).status == "queued"
+    files = Files(database, tools.storage, 30)
+    assert output_of(job) is not None
+    errors = errors_of(job)
+    assert errors is not None
+    told = [json.loads(line) for line in b"".join(files.read(errors, account)).splitlines()]
+    assert [(line["custom_id"], (line["error"] or {}).get("code")) for line in told] == [
+        ("r0", None), ("r2", "batch_expired")]
+
+
+def test_what_was_kept_long_enough_is_erased(
+    database: Database, duties: Duties, tools: Tools, account: str
+) -> None:
+    old = make(database, account, NOW + timedelta(hours=1), 3)
+    with database.write() as connection:
+        assert rows.move(connection, old, "completed", by=("queued",), at=NOW, expires_at=NOW)
+    tools.storage.save(f"jobs/{old}/a.safetensors", io.BytesIO(b"x"))
+    files = Files(database, tools.storage, 30)
+    gone = files.add(account, "a.jsonl", io.BytesIO(b"x"), timedelta(seconds=0))
+    kept = files.add(account, "b.jsonl", io.BytesIO(b"y"))
+    duties.ends()
+    with database.read() as connection:
+        assert rows.job_of(connection, old, None) is None
+        assert work.results_page(connection, old, -1, rows=9, size=9) == []
+    for name in (f"jobs/{old}/a.safetensors", f"files/{gone.id}"):
+        with pytest.raises(NotFound):
+            list(tools.storage.read(name, 0, 1))
+    with pytest.raises(NotFound):
+        files.show(gone.id, account)
+    assert b"".join(files.read(kept.id, account)) == b"y"
+
+
+def test_the_lane_of_a_dead_worker_is_freed_with_what_it_had(
+    database: Database, duties: Duties, account: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = make(database, account, NOW + timedelta(hours=1), 0)
+    with database.write() as connection:
+        assert work.take_lane(connection, job_id, 0, "dead")
+        assert len(work.claim(connection, job_id, "dead", 0, 2)) == 2
+    monkeypatch.setattr(duties._working, "_lease", 0.0)
+    duties.lanes()
+    with database.read() as connection:
+        (lane,) = work.lanes(connection)
+    assert lane.worker is None
+    with database.write() as connection:
+        assert [task.attempts for task in work.claim(connection, job_id, "alive", 0, 9)] == [2, 2, 1]
+    assert shown(database, job_id).retries == 2
