@@ -21,13 +21,29 @@ def test_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings.from_environment()
     home = tmp_path.resolve() / ".strata"
     assert settings == Settings(
-        port=8080, home=home, database_url=f"sqlite:///{home}/strata.db", redis_url=f"unix://{home}/valkey.sock",
+        port=8080, public_url="http://127.0.0.1:8080", trusted_proxies=0, home=home,
+        database_url=f"sqlite:///{home}/strata.db", redis_url=f"unix://{home}/valkey.sock",
         triton_urls=("127.0.0.1:8001",), models=("smollm2-135m",), metrics_address=("127.0.0.1", 8003),
         max_body_bytes=16 * 2**20, max_total_tokens=32_000, request_timeout_seconds=600, load_timeout_seconds=900,
         max_loaded=None,
         requests_per_minute=600, active_requests=16, waiting_requests=64, threads=256, hold_lease_seconds=30,
-        log_level="info",
+        max_job_bytes=50 * 2**20, job_storage=f"file://{home}/storage", job_days=30, log_level="info",
     )
+
+
+@pytest.mark.parametrize(("text", "url"), [
+    ("https://strata.example/", "https://strata.example"), ("https://strata.example:8443", "https://strata.example:8443"),
+    ("http://localhost:80", "http://localhost:80")])
+def test_the_public_url(monkeypatch: pytest.MonkeyPatch, text: str, url: str) -> None:
+    monkeypatch.setenv("STRATA_PUBLIC_URL", text)
+    assert Settings.from_environment().public_url == url
+
+
+@pytest.mark.parametrize("text", ["http://strata.example", "ftp://x", "strata.example", "https://x/y", "https://a b"])
+def test_a_public_url_where_passwords_could_be_read_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("STRATA_PUBLIC_URL", text)
+    with pytest.raises(SettingsError, match="STRATA_PUBLIC_URL must be https"):
+        Settings.from_environment()
 
 
 @pytest.mark.parametrize(("name", "text", "field", "value"), [
