@@ -26,13 +26,17 @@ def test_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         max_body_bytes=16 * 2**20, max_total_tokens=32_000, request_timeout_seconds=600, load_timeout_seconds=900,
         max_loaded=None,
         requests_per_minute=600, active_requests=16, waiting_requests=64, threads=256, hold_lease_seconds=30,
-        log_level="info",
+        max_job_bytes=50 * 2**20, job_storage=f"file://{home}/storage", job_days=30, log_level="info",
     )
 
 
 @pytest.mark.parametrize(("name", "text", "field", "value"), [
     ("STRATA_PORT", "80", "port", 80),
     ("STRATA_MAX_BODY_MB", "1", "max_body_bytes", 2**20),
+    ("STRATA_MAX_JOB_MB", "2", "max_job_bytes", 2**21),
+    ("STRATA_JOB_STORAGE", "s3://bucket/folder/", "job_storage", "s3://bucket/folder"),
+    ("STRATA_JOB_STORAGE", "file:///srv/strata", "job_storage", "file:///srv/strata"),
+    ("STRATA_JOB_DAYS", "7", "job_days", 7),
     ("STRATA_MAX_TOTAL_TOKENS", "64", "max_total_tokens", 64),
     ("STRATA_REQUEST_TIMEOUT", "2.5", "request_timeout_seconds", 2.5),
     ("STRATA_LOG_LEVEL", "DEBUG", "log_level", "debug"),
