@@ -9,6 +9,7 @@ import structlog
 from redis import Redis
 
 from frontend.db import Database
+from frontend.db.policies import PolicyChange
 from frontend.errors import ApiError
 from frontend.inference import Inference, ModelCard
 from frontend.inference.repository import State
@@ -46,7 +47,7 @@ class Warmth:
         self._leader = Leader(redis, every)
         self._hands = Hands(inference, self._records, Scripts(redis), self._elsewhere)
         self._reachable = True
-        self._changes = changes(database)
+        self._changes: dict[str, PolicyChange] = {}
         self._next_policies = 0.0
         #: Since when each place is being unloaded.
         self._unloading: dict[Place, float] = {}

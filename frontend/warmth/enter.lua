@@ -8,7 +8,6 @@ local endpoints = rest(8)
 if redis.call('HEXISTS', BEATS, process) == 0 then return {'', 0, 'unknown'} end
 local known = redis.call('HGET', tickets_of(process), ticket)
 if not known then
-    redis.call('HSET', tickets_of(process), ticket, record(model, account, ''))
     enqueue(model, account, ticket)
     advance(model, capacity, endpoints)
     known = redis.call('HGET', tickets_of(process), ticket)
