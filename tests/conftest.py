@@ -13,6 +13,10 @@ from tests.postgres import NotInstalled, Postgres
 from tests.stack import Stack
 from tests.valkey import Valkey
 
+# Each Strata that a test starts has a home of its own, but what vLLM learns about its classes is the same for all.
+os.environ.setdefault(
+    "VLLM_CACHE_ROOT", str(Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "vllm"))
+
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -52,6 +56,14 @@ def postgres() -> Iterator[Postgres]:
         pytest.skip(f"there is no PostgreSQL: {error}")
     yield server
     server.stop()
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres) -> Iterator[str]:
+    """An empty PostgreSQL database for one test."""
+    url = postgres.take_database()
+    yield url
+    postgres.give_back(url)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,13 @@
 """Looks at the engine from outside: Triton's metrics page."""
 from __future__ import annotations
 
+import http.client
+import json
 import re
 import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -21,12 +26,28 @@ def metric(stack: Stack, name: str, model: str) -> float:
     return sum(values)
 
 
+def busy(stack: Stack, model: str) -> float:
+    """How many requests the engine runs or queues."""
+    return metric(stack, "strata_requests_running", model) + metric(stack, "strata_requests_waiting", model)
+
+
+def ask_and_leave(stack: Stack, headers: Mapping[str, str], body: dict[str, Any]) -> None:
+    """Send a completions request, and close the connection, unread, as soon as the engine works on it."""
+    address = urlsplit(stack.url)
+    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=30)
+    try:
+        connection.request("POST", "/v1/completions", json.dumps(body),
+                           {"Authorization": headers["Authorization"], "Content-Type": "application/json"})
+        deadline = time.monotonic() + 20
+        while not busy(stack, body["model"]):
+            assert time.monotonic() < deadline, "the engine never saw the request"
+    finally:
+        connection.close()
+
+
 def wait_until_idle(stack: Stack, model: str, patience: float = 20.0) -> None:
     """Wait until the engine neither runs nor queues a request."""
     deadline = time.monotonic() + patience
-    while True:
-        busy = metric(stack, "strata_requests_running", model) + metric(stack, "strata_requests_waiting", model)
-        if busy == 0:
-            return
-        assert time.monotonic() < deadline, f"{model} still has {busy} requests"
+    while still := busy(stack, model):
+        assert time.monotonic() < deadline, f"{model} still has {still} requests"
         time.sleep(0.05)

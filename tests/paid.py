@@ -1,11 +1,15 @@
 """A frontend of several workers with a database, a Valkey and a keeper of its own, in front of the run's Triton."""
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +36,8 @@ from tests.valkey import Valkey
 LEASE = 5.0
 PATIENCE = 60.0
 PATH = "/v1/completions"
+#: How many `streams` runs at once.
+STREAMS = 32
 
 
 @dataclass(frozen=True)
@@ -131,3 +137,25 @@ def until(condition: Callable[[], object], patience: float = PATIENCE) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it does not come about"
         time.sleep(0.05)
+
+
+def streams(person: Person, when_all_run: Callable[[], object], tokens: int = 1500) -> Counter[str]:
+    """How STREAMS streams end, to which something happens once all have begun."""
+    all_run = threading.Barrier(STREAMS + 1, timeout=120)
+
+    def stream(_: int) -> str:
+        with person.client.stream("POST", PATH, json=body(max_tokens=tokens, stream=True)) as answer:
+            if answer.status_code != 200:
+                return f"{answer.status_code} {answer.read().decode()}"
+            lines = (line for line in answer.iter_lines() if line)
+            last = next(lines)
+            all_run.wait()
+            for line in lines:
+                last = line
+        return "whole" if last == "data: [DONE]" else json.loads(last[6:])["error"]["code"]
+
+    with ThreadPoolExecutor(STREAMS) as pool:
+        running = [pool.submit(stream, number) for number in range(STREAMS)]
+        all_run.wait()
+        when_all_run()
+        return Counter(one.result() for one in running)

@@ -72,7 +72,8 @@ def environment(settings: Settings, inherited: Mapping[str, str] = os.environ) -
         # The stub's interpreter looks for the python3 of its virtual environment here.
         "PATH": os.pathsep.join((sysconfig.get_path("scripts"), inherited.get("PATH", os.defpath))),
         "STRATA_CHECKPOINTS": str(settings.checkpoints),
-        "VLLM_CACHE_ROOT": str(caches / "vllm"),
+        # What vLLM found out about the classes of models, which takes it a process and many seconds.
+        "VLLM_CACHE_ROOT": inherited.get("VLLM_CACHE_ROOT", str(caches / "vllm")),
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "torchinductor"),
         # What the installed build of vLLM, the one for CPUs, wants: GiB of KV cache for each engine, and no compiling,
         # which costs the first request for log probabilities many seconds and gains nothing here.

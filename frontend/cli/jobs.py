@@ -86,20 +86,23 @@ def show_job(job_id: str, as_json: bool) -> None:
 
 @jobs.command()
 @click.argument("job_id")
-def cancel(job_id: str) -> None:
+@as_json_option
+def cancel(job_id: str, as_json: bool) -> None:
     """End a Job. What has finished stays, and stays charged."""
-    with _jobs() as (service, _):
-        service.cancel(job_id, None, actor())
-    click.echo(f"{job_id} is cancelled", err=True)
+    with _jobs() as (service, database):
+        (line,) = _lines(database, [service.cancel(job_id, None, actor())])
+    show_one(line, as_json, _COLUMNS)
 
 
 @jobs.command()
 @click.argument("job_id")
-def retry(job_id: str) -> None:
+@as_json_option
+def retry(job_id: str, as_json: bool) -> None:
     """Run those requests of a Job that has ended again which failed or have no result."""
-    with _jobs() as (service, _):
-        number = service.retry(job_id, None, actor())
-    click.echo(f"{number} requests of {job_id} run again", err=True)
+    with _jobs() as (service, database):
+        service.retry(job_id, None, actor())
+        (line,) = _lines(database, [service.show(job_id, None)])
+    show_one(line, as_json, _COLUMNS)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from redis.exceptions import RedisError
 
-from frontend.cli.shared import Columns, actor, as_json_option, open_database, show
+from frontend.cli.shared import Columns, actor, as_json_option, open_database, print_json, show
 from frontend.db.policies import PolicyChange
 from frontend.limits.store import connect
 from frontend.settings import Settings
@@ -86,19 +86,21 @@ def list_models(as_json: bool) -> None:
 
 @models.command()
 @_model
-def load(model: str) -> None:
+@as_json_option
+def load(model: str, as_json: bool) -> None:
     """Make a model Warm, as if somebody had asked for it. Its policy decides how long it stays."""
-    _wish(model, "load")
+    _wish(model, "load", as_json)
 
 
 @models.command()
 @_model
-def unload(model: str) -> None:
+@as_json_option
+def unload(model: str, as_json: bool) -> None:
     """Make a model Cold as soon as no request uses it. Who asks for it then makes it Warm again.
 
     A model whose policy keeps it Warm now is not unloaded: change its policy.
     """
-    _wish(model, "unload")
+    _wish(model, "unload", as_json)
 
 
 @models.command()
@@ -137,7 +139,8 @@ def policy(
 @models.command()
 @click.argument("triton")
 @click.option("--undo", is_flag=True, help="Send it requests again.")
-def drain(triton: str, undo: bool) -> None:
+@as_json_option
+def drain(triton: str, undo: bool, as_json: bool) -> None:
     """Send no new requests to a Triton, which is named by its address in STRATA_TRITON_URLS.
 
     Those that it runs finish, then its models are unloaded; stop it once `strata models list` shows them cold.
@@ -149,13 +152,19 @@ def drain(triton: str, undo: bool) -> None:
         raise click.UsageError(f"STRATA_TRITON_URLS has {', '.join(sorted(known))}, not {triton!r}")
     with _records() as records, open_database() as database:
         wishes.drain(database, records, actor(), triton, not undo)
-    click.echo(f"{triton} gets requests again" if undo else f"{triton} gets no new requests", err=True)
+    if as_json:
+        print_json({"triton": triton, "drained": not undo})
+    else:
+        click.echo(f"{triton} gets requests again" if undo else f"{triton} gets no new requests", err=True)
 
 
-def _wish(model: str, wish: str) -> None:
+def _wish(model: str, wish: str, as_json: bool) -> None:
     with _records() as records, open_database() as database:
         wishes.wish(database, records, actor(), model, wish)
-    click.echo(f"the keeper is asked to {wish} {model}", err=True)
+    if as_json:
+        print_json({"model": model, "asked_for": wish})
+    else:
+        click.echo(f"the keeper is asked to {wish} {model}", err=True)
 
 
 @contextmanager

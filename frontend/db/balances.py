@@ -5,6 +5,7 @@ Each runs inside a caller's short write transaction. Whoever locks a hold and a 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
@@ -19,8 +20,7 @@ _BALANCE = (balances.c.granted, balances.c.available, balances.c.held, balances.
 _OF = balances.c.account_id == bindparam("of")
 _NOW = bindparam("now", type_=balances.c.next_expiry.type)
 _AMOUNT, _CHARGE = bindparam("amount", type_=BigInteger), bindparam("charge", type_=BigInteger)
-_SETTLED = (holds.c.id, holds.c.account_id, holds.c.key_id, holds.c.model, holds.c.route, holds.c.user_tag,
-            holds.c.amount, holds.c.prompt_tokens, holds.c.produced)
+_SETTLED = [holds.c[field.name] for field in fields(ClosedHold)]
 # These run for each request.
 _RESERVE = Prepared(
     update(balances)

@@ -16,9 +16,9 @@ class Balance:
 
 
 @dataclass(frozen=True)
-class OpenHold:
-    """Tokens that a running request may use. `produced`: completion tokens at the last checkpoint, None before the
-    engine has said anything. `beat` goes up whenever the lease is renewed."""
+class ClosedHold:
+    """Tokens that were held by a request that has ended. `produced`: completion tokens at the last checkpoint, None
+    before the engine had said anything."""
 
     id: str
     account_id: str
@@ -29,23 +29,14 @@ class OpenHold:
     amount: int
     prompt_tokens: int
     produced: int | None
-    beat: int
-    created_at: datetime
 
 
 @dataclass(frozen=True)
-class ClosedHold:
-    """What was held by a request that has ended: as OpenHold, without what only matters while it runs."""
+class OpenHold(ClosedHold):
+    """Tokens that a running request may use. `beat` goes up whenever the lease is renewed."""
 
-    id: str
-    account_id: str
-    key_id: str
-    model: str
-    route: str
-    user_tag: str | None
-    amount: int
-    prompt_tokens: int
-    produced: int | None
+    beat: int
+    created_at: datetime
 
 
 @dataclass(frozen=True)

@@ -127,10 +127,10 @@ class Repository:
         """Make a model Cold; requests that run on it end with an error."""
         self._unload((model, model + ENGINE), model, address, timeout)
 
-    def live(self, timeout: float = 2.0) -> bool:
+    def live(self) -> bool:
         """Whether of the Tritons that serve the same one answers. Readiness is not asked for: it says no while any
         model loads."""
-        calls = {endpoint.address: endpoint.stub.ServerLive.future(service_pb2.ServerLiveRequest(), timeout=timeout)
+        calls = {endpoint.address: endpoint.stub.ServerLive.future(service_pb2.ServerLiveRequest(), timeout=LOOK)
                  for endpoint in self._endpoints.all()}
 
         def answers(address: str) -> bool:

@@ -37,6 +37,8 @@ class Hands:
         self._busy: set[Place] = set()
         #: Places that were loaded engine and ensemble, and have been Warm ever since.
         self._whole: set[Place] = set()
+        #: Places whose engine was killed, and replaced by none yet.
+        self._killed: set[Place] = set()
 
     def busy(self) -> frozenset[Place]:
         """Where something is being done."""
@@ -47,6 +49,11 @@ class Hands:
         """Where nothing is missing, as far as was seen."""
         with self._lock:
             return frozenset(self._whole)
+
+    def killed(self) -> frozenset[Place]:
+        """Where an engine was killed and let go of."""
+        with self._lock:
+            return frozenset(self._killed)
 
     def not_whole(self, place: Place) -> None:
         """It was seen Cold, or its Triton away."""
@@ -105,6 +112,7 @@ class Hands:
         self._records.succeed(model, address, seconds if new else None)
         with self._lock:
             self._whole.add(place)
+            self._killed.discard(place)
         if new:
             log.info("model_warm", model=model, triton=address, seconds=round(seconds, 1))
 
@@ -134,4 +142,6 @@ class Hands:
     def _replace(self, place: Place) -> None:
         log.error("engine_process_gone", model=place[0], triton=place[1])
         self._repository.unload(*place, REPAIR_TIMEOUT)
-        self.not_whole(place)
+        with self._lock:
+            self._whole.discard(place)
+            self._killed.add(place)

@@ -9,6 +9,7 @@ import structlog
 from redis import Redis
 
 from frontend.db import Database
+from frontend.db.policies import PolicyChange
 from frontend.errors import ApiError
 from frontend.inference import Inference, ModelCard
 from frontend.inference.repository import State
@@ -21,6 +22,8 @@ from frontend.warmth.scripts import Scripts
 
 log = structlog.get_logger()
 
+#: Seconds that Triton may take to unload an engine, until another is loaded beside it.
+UNLOADING = 60.0
 #: Seconds between two looks at what admins have changed of policies.
 POLICIES_EVERY = 2.0
 _PAUSED = "new work on it is paused by the Spend limit"
@@ -44,8 +47,10 @@ class Warmth:
         self._leader = Leader(redis, every)
         self._hands = Hands(inference, self._records, Scripts(redis), self._elsewhere)
         self._reachable = True
-        self._changes = changes(database)
+        self._changes: dict[str, PolicyChange] = {}
         self._next_policies = 0.0
+        #: Since when each place is being unloaded.
+        self._unloading: dict[Place, float] = {}
         self._seen: Seen | None = None
 
     def round(self) -> None:
@@ -57,6 +62,7 @@ class Warmth:
         if not cards:
             return
         states = self._inference.repository.states([card.id for card in cards])
+        self._count_out(states)
         self._open_what_a_dead_keeper_closed(states)
         seen = self._seen = self._look(cards, states)
         self._mend(states)
@@ -121,6 +127,21 @@ class Warmth:
             idle={place: max(redis_now - last_used.get("@".join(place), redis_now), 0.0) for place in places},
             broken=frozenset(_place(name) for name, failure in records.breakers().items() if failure.until > redis_now),
             busy=self._hands.busy(), drained=frozenset(records.drained()), max_loaded=self._max_loaded)
+
+    def _count_out(self, states: dict[str, dict[str, State]]) -> None:
+        """Take what Triton never finishes to unload for Cold.
+
+        The requests of an engine that was killed never end, and Triton lets no engine go before they do. But it loads
+        another beside it.
+        """
+        killed, now = self._hands.killed(), self._clock()
+        for model, at in states.items():
+            for address, state in at.items():
+                place = (model, address)
+                if state != "unloading":
+                    self._unloading.pop(place, None)
+                elif place in killed or now - self._unloading.setdefault(place, now) >= UNLOADING:
+                    at[address] = "cold"
 
     def _open_what_a_dead_keeper_closed(self, states: dict[str, dict[str, State]]) -> None:
         for place in map(_place, self._records.closed()):

@@ -9,7 +9,6 @@ if redis.call('HEXISTS', BEATS, process) == 0 then return {'', 0, 'unknown'} end
 local known = redis.call('HGET', tickets_of(process), ticket)
 if not is_of_job(ticket) then redis.call('HSET', LAST_ASKED, model, now()) end
 if not known then
-    redis.call('HSET', tickets_of(process), ticket, record(model, account, ''))
     enqueue(model, account, ticket)
     advance(model, capacity, endpoints)
     known = redis.call('HGET', tickets_of(process), ticket)

@@ -4,12 +4,10 @@ local lost = redis.call('HINCRBY', BEATS, ARGV[1], 1) == 1
 if lost then
     for i = 2, #ARGV, 4 do
         local ticket, model, account, endpoint = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
-        redis.call('HSET', tickets_of(ARGV[1]), ticket, record(model, account, endpoint))
         if endpoint == '' then
             enqueue(model, account, ticket)
         else
-            redis.call('SADD', active(model, endpoint), ticket)
-            redis.call('HSET', LAST_USED, model .. '@' .. endpoint, now())
+            put(model, account, ticket, endpoint)
         end
     end
 end

@@ -18,11 +18,18 @@ local function parse(text) return string.match(text, '^([^|]*)|([^|]*)|(.*)$') e
 local function now() return tonumber(redis.call('TIME')[1]) end
 
 local function enqueue(model, account, ticket)
+    redis.call('HSET', tickets_of(process_of(ticket)), ticket, record(model, account, ''))
     if redis.call('ZSCORE', queue(model), ticket) then return end
     local at = redis.call('INCR', SEQUENCE)
     redis.call('ZADD', queue(model), at, ticket)
     redis.call('ZADD', queue_of(model, account), at, ticket)
     redis.call('ZADD', people(model), redis.call('ZSCORE', served(model), account) or 0, account)
+end
+
+local function put(model, account, ticket, endpoint)
+    redis.call('HSET', tickets_of(process_of(ticket)), ticket, record(model, account, endpoint))
+    redis.call('SADD', active(model, endpoint), ticket)
+    redis.call('HSET', LAST_USED, model .. '@' .. endpoint, now())
 end
 
 local function dequeue(model, account, ticket)
@@ -62,9 +69,7 @@ local function advance(model, capacity, endpoints)
         redis.call('ZADD', people(model), at, account)
         if ticket then
             dequeue(model, account, ticket)
-            redis.call('SADD', active(model, best), ticket)
-            redis.call('HSET', tickets_of(process_of(ticket)), ticket, record(model, account, best))
-            redis.call('HSET', LAST_USED, model .. '@' .. best, now())
+            put(model, account, ticket, best)
             found[best] = found[best] + 1
         else
             redis.call('ZREM', people(model), account)

@@ -1,10 +1,7 @@
 """Two real Tritons that serve one model: what dies takes its own streams with it and nothing else."""
 from __future__ import annotations
 
-import json
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,11 +12,10 @@ from deploy.local import checkpoints as builder
 from frontend.inference import Inference
 from frontend.warmth.records import Records
 from model_repository import catalog
-from tests.paid import PATH, Paid, Person, body, until
+from tests.paid import PATH, STREAMS, Paid, Person, body, streams, until
 from tests.tritons import Triton, lives
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
-STREAMS = 32
 
 
 @pytest.fixture(scope="module")
@@ -53,28 +49,6 @@ def warm_everywhere(tritons: list[Triton], patience: float = 240) -> None:
     until(lambda: set(inference.repository.states(["tiny-llama"])["tiny-llama"].values()) == {"warm"}, patience)
     until(lambda: all(inference.repository.probe("tiny-llama", triton.address) for triton in tritons), patience)
     inference.close()
-
-
-def streams(person: Person, when_all_run: Callable[[], object], tokens: int = 1500) -> Counter[str]:
-    """How as many streams end, of which something happens once all have begun."""
-    all_run = threading.Barrier(STREAMS + 1, timeout=120)
-
-    def stream(_: int) -> str:
-        with person.client.stream("POST", PATH, json=body(max_tokens=tokens, stream=True)) as answer:
-            if answer.status_code != 200:
-                return f"{answer.status_code} {answer.read().decode()}"
-            lines = (line for line in answer.iter_lines() if line)
-            last = next(lines)
-            all_run.wait()
-            for line in lines:
-                last = line
-        return "whole" if last == "data: [DONE]" else json.loads(last[6:])["error"]["code"]
-
-    with ThreadPoolExecutor(STREAMS) as pool:
-        running = [pool.submit(stream, number) for number in range(STREAMS)]
-        all_run.wait()
-        when_all_run()
-        return Counter(one.result() for one in running)
 
 
 def the_same_load_passes(paid: Paid, person: Person, tritons: list[Triton]) -> None:

@@ -15,16 +15,17 @@ from tests.stack import Stack
 
 pytestmark = pytest.mark.timeout(400)
 Body = dict[str, object]
+STUB = "triton_python_backend_stub"
 LONG: Body = {"model": "tiny-llama", "prompt": "x", "max_tokens": 1900, "ignore_eos": True, "stream": True}
 
 
 def find(stack: Stack, matches: Callable[[str], bool], above: str) -> psutil.Process:
-    """The process that matches below Triton's stub for tiny-llama's engine, or that stub itself."""
+    """The process that matches below Triton's stub of an entry, or that stub itself."""
     for process in psutil.Process(stack.process.pid).children(recursive=True):
         if has_ended(process):
             continue
-        lineage = [process, *process.parents()]
-        if matches(" ".join(process.cmdline())) and any(above in " ".join(p.cmdline()) for p in lineage):
+        lineage = [" ".join(one.cmdline()) for one in (process, *process.parents())]
+        if matches(lineage[0]) and any(STUB in command and above in command for command in lineage):
             return process
     raise LookupError("no such process")
 
@@ -82,7 +83,7 @@ def test_an_engine_that_dies_ends_its_streams_and_is_started_again(stack: Stack,
 
 
 def test_a_stub_that_is_killed_leaves_no_process_and_is_replaced(stack: Stack, http: httpx.Client) -> None:
-    stub = find(stack, lambda command: "triton_python_backend_stub" in command, above="tiny-llama_engine")
+    stub = find(stack, lambda command: STUB in command, above="tiny-llama_engine")
     family = stub.children(recursive=True)
     assert any("EngineCore" in " ".join(process.cmdline()) for process in family)
     check_broken(break_off(http, stub.kill))
@@ -92,7 +93,7 @@ def test_a_stub_that_is_killed_leaves_no_process_and_is_replaced(stack: Stack, h
 
 
 def test_a_tokenizer_that_is_killed_is_replaced(stack: Stack, http: httpx.Client) -> None:
-    stub = find(stack, lambda command: "triton_python_backend_stub" in command, above="tiny-llama_tokenizer")
+    stub = find(stack, lambda command: STUB in command, above="tiny-llama_tokenizer")
     stub.kill()
     other = http.post("/v1/completions", json={"model": "smollm2-135m", "prompt": "x", "max_tokens": 1})
     assert other.status_code == 200

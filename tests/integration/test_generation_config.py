@@ -33,15 +33,15 @@ def hostile(stack: Stack, checkpoints: Path, http: httpx.Client) -> Any:
     file.write_text(json.dumps({"do_sample": True, "temperature": 0.1, "top_k": 1, "eos_token_id": [greedy[1], 65, 66],
                                 "max_new_tokens": 2, "repetition_penalty": 2.0}))
     try:
-        inference.unload("tiny-llama", LOAD)
-        inference.load("tiny-llama", LOAD)
+        inference.repository.unload("tiny-llama", stack.grpc, LOAD)
+        inference.repository.load("tiny-llama", stack.grpc, LOAD)
         yield want
     finally:
         file.unlink()
         if before is not None:
             file.write_bytes(before)
-        inference.unload("tiny-llama", LOAD)
-        inference.load("tiny-llama", LOAD)
+        inference.repository.unload("tiny-llama", stack.grpc, LOAD)
+        inference.repository.load("tiny-llama", stack.grpc, LOAD)
         inference.close()
 
 

@@ -1,4 +1,4 @@
-"""Fixtures for unit tests: real parts, with no Triton and no Redis behind them."""
+"""Fixtures for unit tests: real parts, with no Triton behind them, and no Redis but for tests that ask for one."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -6,10 +6,13 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from redis import Redis
 
 from frontend.db import Database
 from frontend.db.migrate import migrate
+from frontend.limits.store import connect
 from frontend.settings import Settings
+from tests.valkey import Valkey
 
 # A machine that is busy with other work makes no example wrong.
 hypothesis.settings.register_profile("unit", deadline=None)
@@ -53,3 +56,17 @@ def database(settings: Settings) -> Iterator[Database]:
     migrate(database)
     yield database
     database.close()
+
+
+@pytest.fixture
+def own_valkey() -> Iterator[Valkey]:
+    """A Valkey that a test may kill."""
+    server = Valkey()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis(own_valkey: Valkey) -> Redis:
+    """A client of that Valkey."""
+    return connect(own_valkey.url)

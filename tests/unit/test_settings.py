@@ -49,6 +49,10 @@ def test_a_public_url_where_passwords_could_be_read_is_refused(monkeypatch: pyte
 @pytest.mark.parametrize(("name", "text", "field", "value"), [
     ("STRATA_PORT", "80", "port", 80),
     ("STRATA_MAX_BODY_MB", "1", "max_body_bytes", 2**20),
+    ("STRATA_MAX_JOB_MB", "2", "max_job_bytes", 2**21),
+    ("STRATA_JOB_STORAGE", "s3://bucket/folder/", "job_storage", "s3://bucket/folder"),
+    ("STRATA_JOB_STORAGE", "file:///srv/strata", "job_storage", "file:///srv/strata"),
+    ("STRATA_JOB_DAYS", "7", "job_days", 7),
     ("STRATA_MAX_TOTAL_TOKENS", "64", "max_total_tokens", 64),
     ("STRATA_REQUEST_TIMEOUT", "2.5", "request_timeout_seconds", 2.5),
     ("STRATA_LOG_LEVEL", "DEBUG", "log_level", "debug"),

@@ -23,7 +23,7 @@ def commands(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[
 
 ALL = dict(commands())
 #: Those that run a part or make a new installation, and answer nothing.
-WITHOUT_JSON = {("setup",), ("keeper",)}
+WITHOUT_JSON = {("setup",), ("keeper",), ("worker",)}
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)

@@ -48,7 +48,7 @@ def test_the_list_shows_each_triton(run: Any, triton: SmallTriton, valkey: Valke
 def test_wishes_go_to_the_keeper_and_into_the_audit_log(run: Any, strata: Strata, valkey: Valkey) -> None:
     run("load", "tiny-llama")
     assert Records(valkey.client).asked() == {"tiny-llama": "load"}
-    run("unload", "tiny-llama")
+    assert json.loads(run("unload", "tiny-llama", "--json")) == {"model": "tiny-llama", "asked_for": "unload"}
     assert Records(valkey.client).asked() == {"tiny-llama": "unload"}
     assert [event.action for event in list_events(strata.database)] == ["model:load", "model:unload"]
     assert "is not one of" in run("load", "gpt-2", code=2)
@@ -84,7 +84,8 @@ def test_a_triton_is_drained_and_back(run: Any, triton: SmallTriton, strata: Str
     run("drain", triton.address)
     assert Records(valkey.client).drained() == {triton.address}
     assert json.loads(run("list", "--json"))[0]["drained"] is True
-    run("drain", triton.address, "--undo")
+    undone = run("drain", triton.address, "--undo", "--json")
+    assert json.loads(undone) == {"triton": triton.address, "drained": False}
     assert Records(valkey.client).drained() == set()
     assert [event.action for event in list_events(strata.database)] == ["triton:drain", "triton:undrain"]
     assert triton.address in run("drain", "elsewhere:1", code=2)

@@ -29,7 +29,7 @@ MIGRATIONS = Path(frontend.db.migrate.__file__).parent / "migrations"
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgresql":
-        return str(request.getfixturevalue("postgres").new_database())
+        return str(request.getfixturevalue("postgres_url"))
     return f"sqlite:///{tmp_path / 'strata.db'}"
 
 

@@ -98,6 +98,19 @@ def test_who_waits_gets_its_model_and_the_load_is_remembered(
     waiting.leave()
 
 
+def test_an_engine_that_triton_never_lets_go_of_gets_another_beside_it(
+    keeper: Callable[..., Warmth], redis: Redis, triton: SmallTriton, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frontend.keeper.warmth.UNLOADING", 3.0)
+    warmth = keeper()
+    triton.states["tiny-llama_engine"] = "UNLOADING"
+    Waiting(redis, "tiny-llama")
+    some_rounds(warmth)
+    assert triton.loads == []
+    rounds(warmth, lambda: triton.state("tiny-llama") == "READY")
+    assert triton.loads == ["tiny-llama"]
+
+
 def test_a_failed_load_is_tried_again_later_and_heals(
     keeper: Callable[..., Warmth], redis: Redis, triton: SmallTriton, monkeypatch: pytest.MonkeyPatch
 ) -> None:

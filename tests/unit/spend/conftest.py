@@ -10,5 +10,5 @@ import pytest
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database of either kind."""
     if request.param == "postgresql":
-        return str(request.getfixturevalue("postgres").new_database())
+        return str(request.getfixturevalue("postgres_url"))
     return f"sqlite:///{tmp_path / 'strata.db'}"

@@ -1,19 +1,14 @@
 """Two Tritons of the protocol alone behind the whole frontend, and one person's flood before another's request."""
 from __future__ import annotations
 
-import json
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from frontend.warmth.records import Records
-from tests.paid import PATH, Paid, Person, body, until
+from tests.paid import STREAMS, Paid, Person, streams, until
 from tests.small_triton import SmallTriton
-
-STREAMS = 32
 
 
 @pytest.fixture(scope="module")
@@ -42,27 +37,6 @@ def person(paid: Paid, tritons: list[SmallTriton]) -> Person:
     # Workers whose view is of a moment ago hear of it with their first requests.
     until(lambda: streams(person, lambda: None, 1) == {"whole": STREAMS})
     return person
-
-
-def streams(person: Person, when_all_run: Callable[[], object], tokens: int) -> Counter[str]:
-    """How as many streams end, of which something happens once all have begun."""
-    all_run = threading.Barrier(STREAMS + 1, timeout=60)
-
-    def stream(_: int) -> str:
-        with person.client.stream("POST", PATH, json=body(max_tokens=tokens, stream=True)) as answer:
-            assert answer.status_code == 200, answer.read()
-            lines = (line for line in answer.iter_lines() if line)
-            last = next(lines)
-            all_run.wait()
-            for line in lines:
-                last = line
-        return "whole" if last == "data: [DONE]" else json.loads(last[6:])["error"]["code"]
-
-    with ThreadPoolExecutor(STREAMS) as pool:
-        running = [pool.submit(stream, number) for number in range(STREAMS)]
-        all_run.wait()
-        when_all_run()
-        return Counter(one.result() for one in running)
 
 
 def test_killing_one_of_two_loses_only_its_streams_and_the_same_load_passes_afterwards(
