@@ -110,6 +110,8 @@ class SmallTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     def ModelInfer(self, request: Any, context: Any) -> Any:
         """A token for each character, which is its code."""
+        if self.states.get(request.model_name) != "READY":
+            context.abort(grpc.StatusCode.INTERNAL, f"Stub process '{request.model_name}_0' is not healthy.")
         texts = [request.raw_input_contents[0][4:].decode()]
         ids = [ord(character) for text in texts for character in text]
         answer = messages.ModelInferResponse(model_name=request.model_name)

@@ -23,6 +23,8 @@ from frontend.warmth.places import Visit
 
 #: Seconds between two tries of what needs a Triton while none answers.
 AWAY_LOOK = 0.3
+#: Seconds in which the keeper has started a tokenizer again whose process died.
+RESTART = 20.0
 T = TypeVar("T")
 
 
@@ -119,13 +121,15 @@ class Start:
 
 
 def while_away(work: Callable[[], T], seconds: float, gone: threading.Event) -> T:
-    """Do something that needs a Triton, again for so many seconds while none answers. Raises ClientLeft once `gone`."""
-    deadline = time.monotonic() + seconds
+    """Do something that needs a Triton, again for so many seconds while none answers, or while its tokenizer starts
+    again. Raises ClientLeft once `gone`."""
+    began = time.monotonic()
     while True:
         try:
             return work()
-        except Unreachable:
-            if time.monotonic() + AWAY_LOOK >= deadline:
+        except (Unreachable, NotWarm) as error:
+            patience = seconds if isinstance(error, Unreachable) else min(seconds, RESTART)
+            if time.monotonic() + AWAY_LOOK >= began + patience:
                 raise
         if gone.wait(AWAY_LOOK):
             raise ClientLeft

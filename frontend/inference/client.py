@@ -69,6 +69,8 @@ class Inference:
         except grpc.RpcError as error:
             unknown = error.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
             if unknown or is_not_loaded(error.details()):
+                if known:  # its tokenizer starts again
+                    return known[1]
                 raise not_found(model) from None
             raise api_error(error, model) from error
         card = ModelCard.from_json(config.parameters["card"].string_value)

@@ -136,6 +136,12 @@ def test_a_client_that_leaves_gives_up_its_place_and_the_load_goes_on(
     assert cold.missed == 0
 
 
+def test_a_tokenizer_that_died_is_waited_for(cold: SmallTriton, person: Person) -> None:
+    assert person.ask().status_code == 200  # its connection goes to a process that knows the model
+    cold.states["tiny-llama_tokenizer"] = "UNAVAILABLE"
+    assert person.ask().status_code == 200
+
+
 def test_a_stream_that_waits_gets_comments_and_then_its_events(cold: SmallTriton, person: Person) -> None:
     cold.load_seconds = 12.0
     with person.client.stream("POST", PATH, json=body(stream=True)) as answer:
