@@ -5,9 +5,11 @@ from typing import Any
 
 from deploy.local.process import die_with_parent
 from frontend.db import Database
+from frontend.limits.store import connect
 from frontend.metrics.figures import DatabaseFigures
 from frontend.metrics.folder import Folder, FolderInUse
 from frontend.metrics.page import AddressInUse, listen, serve
+from frontend.metrics.warmth import WarmthFigures
 from frontend.settings import Settings, SettingsError
 
 bind = f"127.0.0.1:{os.environ.get('STRATA_PORT', '8080')}"
@@ -49,7 +51,9 @@ def post_fork(server: Any, worker: Any) -> None:
 def post_worker_init(worker: Any) -> None:
     """A worker that has its application answers for the metrics too."""
     folder, listener = worker.metrics
-    serve(listener, [folder, DatabaseFigures(Database(Settings.from_environment().database_url))])
+    settings = Settings.from_environment()
+    serve(listener, [folder, DatabaseFigures(Database(settings.database_url)),
+                     WarmthFigures(connect(settings.redis_url), settings.models, settings.triton_urls)])
 
 
 def child_exit(server: Any, worker: Any) -> None:

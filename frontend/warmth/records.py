@@ -11,7 +11,7 @@ from redis import Redis
 
 _FAILURES, _BREAKERS, _LOADING = "strata:failures", "strata:breakers", "strata:loading-since"
 _DRAINED, _ASKED, _CLOSED = "strata:drained", "strata:asked", "strata:places:closed"
-_SEQUENCE, _LAST_USED = "strata:places:sequence", "strata:places:last-used"
+_SEQUENCE, _LAST_USED, _LOADS_ENDED = "strata:places:sequence", "strata:places:last-used", "strata:loads-ended"
 #: Which keeper works, and when it last did.
 KEEPER = "strata:keeper"
 #: Loads whose times are remembered.
@@ -50,6 +50,7 @@ class Records:
     def fail(self, model: str, endpoint: str, reason: str, pause: float, attempt: int) -> Failure:
         """Note that a load failed, and open the breaker of this model and endpoint for so many seconds."""
         sequence = self._redis.incr(_SEQUENCE)
+        self._redis.hincrby(_LOADS_ENDED, f"{model}|failed")
         failure = Failure(reason, sequence, self.now() + pause, attempt)
         self._redis.hset(_BREAKERS, f"{model}@{endpoint}", json.dumps(asdict(failure)))
         return failure
@@ -69,6 +70,7 @@ class Records:
         self._redis.hdel(_FAILURES, model)
         self._redis.hset(_LAST_USED, f"{model}@{endpoint}", int(self.now()))
         if seconds is not None:
+            self._redis.hincrby(_LOADS_ENDED, f"{model}|succeeded")
             times = f"strata:load-seconds:{model}"
             self._redis.lpush(times, seconds)
             self._redis.ltrim(times, 0, _LOADS - 1)
@@ -90,6 +92,12 @@ class Records:
     def loaded(self, model: str, endpoint: str) -> None:
         """It has ended."""
         self._redis.hdel(_LOADING, f"{model}@{endpoint}")
+
+    def loads(self) -> dict[tuple[str, str], int]:
+        """How many loads of each model "succeeded" and "failed"."""
+        found = cast("dict[bytes, bytes]", self._redis.hgetall(_LOADS_ENDED))
+        return {(model, outcome): int(count) for name, count in found.items()
+                for model, _, outcome in [name.decode().rpartition("|")]}
 
     def estimate(self, model: str, state: str) -> float | None:
         """Seconds until a model is Warm, from its last loads; None where there were none."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from redis import Redis
 from sqlalchemy import insert
 
 from frontend.accounts.audit import SYSTEM
@@ -18,7 +19,11 @@ from frontend.db.spend_tables import engine_uptime, spend_limits
 from frontend.db.token_tables import holds, usage_records
 from frontend.metrics.figures import DatabaseFigures
 from frontend.metrics.page import AddressInUse, listen, serve
+from frontend.metrics.warmth import WarmthFigures
+from frontend.warmth.records import Records
+from frontend.warmth.scripts import Scripts, Ticket
 from tests.frontend import samples
+from tests.valkey import Valkey
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -34,6 +39,15 @@ def url(database: Database) -> Iterator[str]:
     serve(listener, [DatabaseFigures(database)])
     yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     listener.close()
+
+
+#: What the page says of Jobs where there are none.
+NO_JOBS = {
+    **{("strata_jobs", status): 0 for status in ("queued", "running", "paused")},
+    **{("strata_job_requests_open", state): 0 for state in ("queued", "running")},
+    **{("strata_job_requests_total", status): 0 for status in ("completed", "failed")},
+    ("strata_job_retries_total",): 0, ("strata_jobs_oldest_waiting_seconds",): 0,
+}
 
 
 def figures(url: str) -> dict[tuple[str, ...], float]:
@@ -65,7 +79,7 @@ def test_an_address_in_use_is_said_in_one_line(url: str) -> None:
 
 def test_nothing_is_held_or_spent_at_first(url: str) -> None:
     assert figures(url) == {("strata_database_up",): 1, ("strata_holds_expired_total",): 0,
-                            ("strata_spend_month_dollars", "*"): 0}
+                            ("strata_spend_month_dollars", "*"): 0, **NO_JOBS}
 
 
 def add_hold(database: Database, account: Account, number: int, model: str, amount: int) -> None:
@@ -100,7 +114,7 @@ def test_holds_and_spend_are_the_databases(url: str, database: Database) -> None
         ("strata_spend_dollars_total", "a"): 17,
         ("strata_spend_month_dollars", "*"): 7, ("strata_spend_month_dollars", "a"): 7,
         ("strata_spend_limit_dollars", "*"): 50, ("strata_spend_limit_dollars", "a"): 8.75,
-        ("strata_spend_limit_near", "*"): 0, ("strata_spend_limit_near", "a"): 1,
+        ("strata_spend_limit_near", "*"): 0, ("strata_spend_limit_near", "a"): 1, **NO_JOBS,
     }
 
 
@@ -108,4 +122,27 @@ def test_a_database_that_is_away_leaves_the_page(tmp_path: Path) -> None:
     listener = listen("127.0.0.1", 0)
     serve(listener, [DatabaseFigures(Database(f"sqlite:///{tmp_path / 'nowhere' / 'strata.db'}"))])
     assert figures(f"http://127.0.0.1:{listener.getsockname()[1]}") == {("strata_database_up",): 0}
+    listener.close()
+
+
+def test_places_and_loads_are_on_the_page_while_redis_is_there(own_valkey: Valkey, redis: Redis) -> None:
+    listener = listen("127.0.0.1", 0)
+    serve(listener, [WarmthFigures(redis, ("a", "b"), {"a": ("one:1", "two:1"), "b": ("one:1",)})])
+    records = Records(redis)
+    records.succeed("a", "one:1", 2.0)
+    records.succeed("a", "one:1", None)  # there was nothing to load
+    records.fail("b", "one:1", "no memory", 5.0, 1)
+    scripts = Scripts(redis)
+    scripts.keep("process", [])
+    for number, warm in enumerate((["one:1"], ["two:1"], ["one:1"], [])):
+        scripts.enter("process", Ticket(f"process:{number}", "a", "ada", ""), 2, 10, 10.0, warm)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    assert figures(url) == {
+        ("strata_redis_up",): 1, ("strata_model_loads_total", "a", "succeeded"): 1,
+        ("strata_model_loads_total", "b", "failed"): 1,
+        ("strata_model_requests", "a", "active"): 3, ("strata_model_requests", "b", "active"): 0,
+        ("strata_model_requests", "a", "waiting"): 1, ("strata_model_requests", "b", "waiting"): 0,
+    }
+    own_valkey.kill()
+    assert figures(url) == {("strata_redis_up",): 0}
     listener.close()
