@@ -126,6 +126,8 @@ def _parse(arguments: list[str] | None) -> Plan:
     parser.add_argument("--servers", default=",".join(SERVERS), help="which of them, in order (%(default)s)")
     parser.add_argument("--only", choices=("throughput", "vocabulary", "activations"), help="one part of it")
     parser.add_argument("--rounds", type=int, default=2, help="how often each server is started anew (%(default)s)")
+    parser.add_argument("--activation-rounds", type=int, default=ACTIVATION_ROUNDS,
+                        help="waves of each variant with Activations (%(default)s)")
     parser.add_argument("--seconds", type=float, default=6.0, help="how long each load lasts (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="one round of two seconds a load")
     default = Settings.read({}).home / "benchmarks.json"
@@ -138,7 +140,7 @@ def _parse(arguments: list[str] | None) -> Plan:
         parser.error(f"not in the catalog or no server: {', '.join(unknown)}")
     rounds, seconds = (1, 2.0) if options.quick else (options.rounds, options.seconds)
     return Plan(tuple(known[id] for id in models), known[options.activation_model], tuple(names), options.only, rounds,
-                1 if options.quick else ACTIVATION_ROUNDS, seconds, options.out)
+                1 if options.quick else options.activation_rounds, seconds, options.out)
 
 
 def _run(work: Coroutine[object, object, T]) -> T:

@@ -158,10 +158,10 @@ class Transport:
 
 
 async def transport(on: Server, model: Model, rounds: int) -> list[Transport]:
-    """The way of LARGE bytes from the engine's worker to the client, as a file and in JSON."""
+    """The way of LARGE bytes, or what the context allows, from the engine's worker to the client, in both forms."""
     layers = ["embedding", *range(model.n_layers), "final_norm"]
     row = len(layers) * model.hidden_size * BYTES_OF_A_NUMBER[model.dtype]
-    rows = -(-LARGE // row)
+    rows = min(-(-LARGE // row), model.max_model_len - 1)
     work = Work("transport", rows - 3, 4)
     forms: dict[str, tuple[Mapping[str, str], int]] = {
         "file": ({"Accept": "application/vnd.safetensors"}, rows * row), "JSON": ({}, rows * row * 4 // 3)}
