@@ -26,9 +26,8 @@ log = structlog.get_logger()
 UNLOADING = 60.0
 #: Seconds between two looks at what admins have changed of policies.
 POLICIES_EVERY = 2.0
-_PAUSED = "new work on it is paused by the Spend limit"
 #: Seconds after which somebody who asked for a model that may not be loaded may ask again.
-_PAUSED_RETRY = 60.0
+_PAUSED_RETRY = 5.0
 
 
 class Warmth:
@@ -163,7 +162,7 @@ class Warmth:
         for model in seen.models.values():
             known = set(model.states.values())
             if model.waiting and not model.may_load and not known & {"warm", "loading"}:
-                self._records.pause(model.id, _PAUSED, _PAUSED_RETRY)
+                self._records.pause(model.id, _PAUSED_RETRY)
             if (model.wish == "load" and "warm" in known) or (
                     model.wish == "unload" and not known & {"warm", "loading", "unloading"}):
                 self._records.granted(model.id)

@@ -14,6 +14,7 @@ _DRAINED, _ASKED, _CLOSED = "strata:drained", "strata:asked", "strata:places:clo
 _SEQUENCE, _LAST_USED, _LOADS_ENDED = "strata:places:sequence", "strata:places:last-used", "strata:loads-ended"
 #: Which keeper works, and when it last did.
 KEEPER = "strata:keeper"
+_PAUSED = "new work on it is paused by the Spend limit"
 #: Loads whose times are remembered.
 _LOADS = 5
 
@@ -21,12 +22,13 @@ _LOADS = 5
 @dataclass(frozen=True)
 class Failure:
     """A model that could not be started: why, in words for users; in what order with tickets; and until when nobody
-    tries again, by Redis's clock, after so many attempts."""
+    tries again, by Redis's clock, after so many attempts. `paused`: it was not tried, because of the Spend limit."""
 
     reason: str
     sequence: int
     until: float
     attempt: int
+    paused: bool = False
 
 
 class Records:
@@ -59,10 +61,10 @@ class Records:
         """Tell all who wait for a model that it can't be started."""
         self._redis.hset(_FAILURES, model, json.dumps(asdict(failure)))
 
-    def pause(self, model: str, reason: str, seconds: float) -> None:
-        """Tell all who wait for a model that it is not to be started now."""
+    def pause(self, model: str, seconds: float) -> None:
+        """Tell all who wait for a model that the Spend limit forbids to start it now."""
         sequence = self._redis.incr(_SEQUENCE)
-        self.report(model, Failure(reason, sequence, self.now() + seconds, 0))
+        self.report(model, Failure(_PAUSED, sequence, self.now() + seconds, 0, paused=True))
 
     def succeed(self, model: str, endpoint: str, seconds: float | None) -> None:
         """Note that a load went well, and what it took; None if there was nothing to load."""

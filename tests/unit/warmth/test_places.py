@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from frontend.errors import ApiError, DeadlineExceeded, ModelUnavailable, Unavailable
+from frontend.errors import ApiError, DeadlineExceeded, ModelUnavailable, SpendCap, Unavailable
 from frontend.inference import Inference, ModelCard
 from frontend.limits.slots import ClientLeft
 from frontend.warmth import places as places_module
@@ -129,6 +129,17 @@ def test_a_failed_load_is_told_to_all_who_wait_and_to_those_who_come_too_early(
     triton.states["tiny-llama_engine"] = "READY"
     assert later.runs.wait(PATIENCE)
     later.end()
+
+
+def test_who_waits_hears_of_the_spend_limit(redis: Redis, triton: SmallTriton) -> None:
+    triton.states["tiny-llama_engine"] = "UNAVAILABLE"
+    places, records = places_at(redis, triton), Records(redis)
+    waits = Request(places, card_of(triton))
+    records.pause("tiny-llama", 2)
+    for request in (waits, Request(places, card_of(triton))):
+        error = error_of(request, SpendCap)
+        assert "tiny-llama" in error.message
+        assert "Retry-After" not in error.headers
 
 
 def test_nobody_waits_for_a_load_without_end(redis: Redis, triton: SmallTriton) -> None:
@@ -373,4 +384,4 @@ def test_nothing_is_left_behind(own_valkey: Valkey, redis: Redis, triton: SmallT
     assert max(most) <= 4
     left = {key.decode() for key in own_valkey.client.scan_iter()}
     assert left <= {f"strata:places:{name}" for name in (
-        "beats", "sequence", "seconds", "last-used", "tiny-llama:served")}
+        "beats", "sequence", "seconds", "last-used", "last-asked", "tiny-llama:served")}
