@@ -25,9 +25,9 @@ _ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run
 PATIENCE = 60_000
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """A browser for the whole run."""
+    """A browser for a file of tests. While it is there an event loop runs, beside which others can't have theirs."""
     path = shutil.which("chromium")
     if path is None:
         if os.environ.get("CI"):
