@@ -90,9 +90,13 @@ class Duties:
         now = datetime.now(UTC)
         with self._database.read() as connection:
             overdue = job_rows.overdue(connection, now)
-            doomed = [*job_rows.stuck(connection, ERASING, now), *job_rows.stuck(connection, PREPARING,
-                                                                                now - _PREPARATION)]
+            doomed = job_rows.stuck(connection, ERASING, now)
+            given_up = job_rows.stuck(connection, PREPARING, now - _PREPARATION)
             files = job_files.overdue(connection, now)
+        for job_id in given_up:
+            with self._database.write() as connection:
+                if job_rows.move(connection, job_id, ERASING, by=(PREPARING,), idempotency_key=None):
+                    doomed.append(job_id)
         for job in overdue:
             with self._database.write() as connection:
                 if job.final:
