@@ -46,6 +46,8 @@ def create_file() -> Response:
             problems.append(Problem("purpose must be 'batch'.", "purpose"))
         if "file" not in files:
             problems.append(Problem("file is required.", "file"))
+        elif "\0" in (files["file"].filename or ""):
+            problems.append(Problem("The file's name must not hold the character U+0000.", "file"))
         keep = _keep(form.get("expires_after[anchor]"), form.get("expires_after[seconds]"), problems)
         if problems:
             raise InvalidRequest.of(problems)
