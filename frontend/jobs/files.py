@@ -5,6 +5,7 @@ The latter are not stored: they are the results of a Job in the form of a file, 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -15,7 +16,7 @@ from frontend.db import Database
 from frontend.db import job_files as rows
 from frontend.db import jobs as job_rows
 from frontend.db.job_records import Job, StoredFile
-from frontend.errors import NotFound
+from frontend.errors import NotFound, Unavailable
 from frontend.jobs.results import batch_line, expired_lines, results
 from frontend.jobs.storage import PART, Storage
 
@@ -59,9 +60,14 @@ class Files:
         content.seek(0)
         until = now + (self._keep if keep is None else keep)
         file = StoredFile(f"{_ID}{random_text(24)}", account_id, name, size, now, until)
-        self._storage.save(_path(file.id), content)
-        with self._database.write() as connection:
+        with self._database.write() as connection:  # first, so that whatever gets into the storage is erased in time
             rows.add(connection, file)
+        try:
+            self._storage.save(_path(file.id), content)
+        except Exception:
+            with suppress(Unavailable):
+                self.delete(file.id, account_id)
+            raise
         return _uploaded(file)
 
     def show(self, file_id: str, account_id: str) -> File:
