@@ -10,7 +10,7 @@ from werkzeug.exceptions import HTTPException
 
 from frontend.api.answers import json_answer
 from frontend.api.auth import require_caller
-from frontend.api.jobs import JSONL, parts_of
+from frontend.api.jobs import JSONL, parts_of, sent
 from frontend.api.listing import number, page, query, unix
 from frontend.api.parts import parts
 from frontend.errors import InvalidRequest, Problem
@@ -81,7 +81,8 @@ def get_file(file_id: str) -> Response:
 def get_content(file_id: str) -> Response:
     """What is in it."""
     caller = require_caller("jobs")
-    return Response(parts_of(parts().files.read(file_id, caller.account_id)), content_type=JSONL)
+    return sent(caller.account_id, lambda: Response(
+        parts_of(parts().files.read(file_id, caller.account_id)), content_type=JSONL))
 
 
 @bp.delete("/v1/files/<file_id>")
