@@ -15,33 +15,22 @@ from frontend.accounts.service import create_account
 from frontend.budgets.clamp import Need
 from frontend.budgets.grants import give_grant
 from frontend.budgets.holds import Order, take_hold
-from frontend.budgets.leases import Leases
 from frontend.db import Database, balances
 from frontend.db import job_work as work
 from frontend.db import jobs as rows
 from frontend.db.job_records import Item, Job, Lane, Result
 from frontend.errors import NotFound
-from frontend.inference import Inference
 from frontend.jobs.attempt import hold_prefix
 from frontend.jobs.duties import Duties
 from frontend.jobs.files import Files, errors_of, output_of
 from frontend.jobs.queue import Queue
 from frontend.jobs.service import Jobs, Owner, new_job
-from frontend.jobs.storage import Storage
 from frontend.jobs.tools import Tools
 from frontend.limits.store import connect
 from frontend.settings import Settings
-from frontend.warmth.places import Places
 from tests.paid import until
 
 NOW = datetime.now(UTC)
-
-
-@pytest.fixture
-def tools(settings: Settings, database: Database) -> Tools:
-    redis, inference = connect(settings.redis_url), Inference(("127.0.0.1:9",))
-    return Tools(settings, database, inference, Places(redis, inference, 1, of_jobs=True), Leases(database, 30),
-                 Storage(settings.job_storage))
 
 
 @pytest.fixture
