@@ -29,7 +29,7 @@ def number(asked: dict[str, str], name: str, default: int, low: int, high: int) 
     text = asked.get(name)
     if text is None:
         return default
-    if not (re.fullmatch(r"-?\d{1,9}", text, re.ASCII) and low <= int(text) <= high):
+    if not (re.fullmatch(r"-?\d{1,10}", text, re.ASCII) and low <= int(text) <= high):
         raise InvalidRequest(f"{name} is a whole number from {low} to {high}.", name)
     return int(text)
 

@@ -16,8 +16,9 @@ from frontend.db import Database
 from frontend.db import job_files as rows
 from frontend.db import jobs as job_rows
 from frontend.db.job_records import Job, StoredFile
-from frontend.errors import NotFound, Unavailable
+from frontend.errors import InvalidRequest, NotFound, Unavailable
 from frontend.jobs.results import batch_line, expired_lines, results
+from frontend.jobs.service import NO_PLACE
 from frontend.jobs.storage import PART, Storage
 
 _ID, _OUTPUT, _ERRORS = "file-", "file-output-", "file-errors-"
@@ -81,8 +82,11 @@ class Files:
         return _uploaded(file)
 
     def page(self, account_id: str, limit: int, after: str | None, oldest: bool) -> list[File]:
-        """The files that were uploaded, the newest or the oldest first; those that come after one."""
+        """The files that were uploaded, the newest or the oldest first; those that come after one. Raises
+        InvalidRequest where that is not there."""
         with self._database.read() as connection:
+            if after is not None and rows.file_of(connection, after, account_id) is None:
+                raise InvalidRequest(NO_PLACE, "after")
             return [_uploaded(file) for file in rows.files_of(connection, account_id, limit, after, oldest)]
 
     def read(self, file_id: str, account_id: str) -> Iterator[bytes]:

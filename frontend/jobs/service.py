@@ -22,7 +22,7 @@ from frontend.db import job_work as work
 from frontend.db import jobs as rows
 from frontend.db.job_records import FINAL, UNFINISHED, Job, Result, Shard
 from frontend.db.jobs import ERASING, PREPARING
-from frontend.errors import IdempotencyConflict, JobNotCancellable, NotFound, Unavailable
+from frontend.errors import IdempotencyConflict, InvalidRequest, JobNotCancellable, NotFound, Unavailable
 from frontend.jobs import results as reading
 from frontend.jobs.erasing import erase
 from frontend.jobs.lines import Submission
@@ -37,6 +37,8 @@ _ROWS = 1000
 #: Seconds in which a Job that is being stored must grow, or whoever stored it has died: longer than a transaction takes
 #: or is waited for. And between two looks at it.
 STILL, LOOK = 15.0, 0.1
+#: Of a page after something that is not there, which would look like the end of the list.
+NO_PLACE = "after is nothing of yours that is still there. Begin again without it."
 _log = structlog.get_logger(__name__)
 
 
@@ -153,8 +155,11 @@ class Jobs:
         self, owner: str | None, limit: int, after: str | None = None, statuses: Collection[str] = (),
         batches: bool = False,
     ) -> list[Shown]:
-        """The newest Jobs, those that were made before the Job `after`."""
+        """The newest Jobs, those that were made before the Job `after`. Raises InvalidRequest where that is not there.
+        """
         with self._database.read() as connection:
+            if after is not None and rows.job_of(connection, after, owner) is None:
+                raise InvalidRequest(NO_PLACE, "after")
             found = rows.jobs_of(connection, owner, limit=limit, after=after, statuses=statuses, batches=batches)
             return [Shown(job, _held(connection, job)) for job in found]
 
