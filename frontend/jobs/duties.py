@@ -43,9 +43,9 @@ class Duties:
         self._free: Stillness[tuple[str, int]] = Stillness(FORGOTTEN, ROUND)
 
     def beat(self) -> None:
-        """Say that this worker lives. Raises Unavailable."""
+        """Say that this worker lives, in the lanes that it works in. Raises Unavailable."""
         with self._database.write() as connection:
-            rows.beat(connection, self._tools.worker)
+            rows.beat(connection, self._tools.worker, self._tools.lanes.now())
 
     def lanes(self) -> None:
         """Free the lanes of dead workers, and send messages for lanes that have none. Raises Unavailable."""
@@ -57,8 +57,10 @@ class Duties:
             raise
         by_place = {(lane.job_id, lane.lane): lane for lane in lanes}
         taken = {place: lane.beat for place, lane in by_place.items() if lane.worker is not None}
+        ours = self._tools.lanes.now()
         for place in self._working.observe(taken):
-            if by_place[place].worker != self._tools.worker:
+            # One may be ours without our knowing: the database took it for us, and its answer was lost.
+            if by_place[place].worker != self._tools.worker or place not in ours:
                 self._free_lane(by_place[place])
         waiting = {place: lane.beat for place, lane in by_place.items() if lane.worker is None}
         forgotten = self._free.observe(waiting)

@@ -124,6 +124,23 @@ def test_the_lane_of_a_dead_worker_is_freed_with_what_it_had(
     assert shown(database, job_id).retries == 2
 
 
+def test_a_lane_that_was_taken_for_us_without_our_hearing_of_it_is_freed(
+    database: Database, duties: Duties, tools: Tools, account: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the connection broke once the database had taken it."""
+    known, unknown = (make(database, account, NOW + timedelta(hours=1), 0) for _ in range(2))
+    with database.write() as connection:
+        for job_id in (known, unknown):
+            assert work.take_lane(connection, job_id, 0, tools.worker)
+    monkeypatch.setattr(duties._working, "_lease", 0.0)
+    with tools.lanes.turn(known, 0):
+        duties.beat()
+        duties.lanes()
+        with database.read() as connection:
+            assert {lane.job_id: lane.worker for lane in work.lanes(connection)} == {known: tools.worker, unknown: None}
+    assert tools.lanes.now() == []
+
+
 def test_several_workers_that_see_the_same_end_count_what_is_late_once(
     database: Database, duties: Duties, tools: Tools, account: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
