@@ -10,6 +10,7 @@ from werkzeug.exceptions import HTTPException
 
 from frontend.api.answers import json_answer
 from frontend.api.auth import require_caller
+from frontend.api.body import is_full
 from frontend.api.jobs import JSONL, parts_of, sent
 from frontend.api.listing import number, page, query, unix
 from frontend.api.parts import parts
@@ -39,6 +40,8 @@ def create_file() -> Response:
         except HTTPException:
             raise
         except Exception as error:
+            if is_full(error):
+                raise
             raise InvalidRequest("The form broke off or is not valid.") from error
         problems = [Problem(f"Unknown field: {name}.", name) for name in (*form, *files)
                     if name not in _FIELDS | {"file"}]
