@@ -5,6 +5,7 @@ import time
 
 import structlog
 from flask import Flask, Response, g, request
+from werkzeug.exceptions import NotFound
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from frontend import logs
@@ -61,11 +62,21 @@ def create_app(settings: Settings | None = None) -> Flask:
     handle_errors(app)
     _identify_requests(app)
     count_requests(app)
+    _refuse_odd_paths(app)
     show_quotas(app)
     for module in (health, models, completions, jobs, files, batches, tokenize, usage, chat, openapi):
         app.register_blueprint(module.bp)
     add_app(app)
     return app
+
+
+def _refuse_odd_paths(app: Flask) -> None:
+    """No id has the one character that PostgreSQL does not even look for."""
+
+    @app.before_request
+    def _look() -> None:
+        if "\0" in request.path:
+            raise NotFound
 
 
 def _identify_requests(app: Flask) -> None:

@@ -8,7 +8,7 @@ import structlog
 from flask import Flask, Response, request
 from werkzeug import exceptions as http
 
-from frontend.api.body import discard_body
+from frontend.api.body import discard_body, is_full
 from frontend.api.counting import observation
 from frontend.api.parts import parts
 from frontend.errors import (
@@ -19,6 +19,7 @@ from frontend.errors import (
     MethodNotAllowed,
     NotFound,
     RequestTooLarge,
+    Unavailable,
     error_body,
 )
 
@@ -57,6 +58,8 @@ def api_error(error: Exception, max_body_bytes: int) -> ApiError:
         return RequestTooLarge(f"The body is larger than {max_body_bytes // 2**20} MB.")
     if isinstance(error, http.HTTPException) and error.code is not None and 400 <= error.code < 500:
         return InvalidRequest("The request is not valid HTTP.")
+    if is_full(error):
+        return Unavailable("This server's disk is full. Try again later, and tell its operators if it stays so.")
     return InternalError("This is a bug in Strata. Its operators find it in the logs by this answer's x-request-id.")
 
 

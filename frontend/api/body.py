@@ -1,6 +1,7 @@
 """Reads the body of a request that must be JSON, and gets rid of one that is refused unread."""
 from __future__ import annotations
 
+import errno
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -51,11 +52,18 @@ def spooled_body(limit: int) -> Iterator[IO[bytes]]:
         except HTTPException:
             raise
         except Exception as error:  # each WSGI server has its own for a broken chunk or connection
+            if is_full(error):
+                raise
             raise InvalidRequest("The body broke off or is not valid HTTP.") from error
         if request.content_length is None and file.tell() == limit and request.environ["wsgi.input"].read(1):
             raise RequestEntityTooLarge
         file.flush()
         yield file
+
+
+def is_full(error: Exception) -> bool:
+    """Whether there was no room on the disk, which is no fault of a body."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def discard_body(max_body_bytes: int) -> None:

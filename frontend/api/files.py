@@ -10,7 +10,8 @@ from werkzeug.exceptions import HTTPException
 
 from frontend.api.answers import json_answer
 from frontend.api.auth import require_caller
-from frontend.api.jobs import JSONL, parts_of
+from frontend.api.body import is_full
+from frontend.api.jobs import JSONL, parts_of, sent
 from frontend.api.listing import number, page, query, unix
 from frontend.api.parts import parts
 from frontend.errors import InvalidRequest, Problem
@@ -39,6 +40,8 @@ def create_file() -> Response:
         except HTTPException:
             raise
         except Exception as error:
+            if is_full(error):
+                raise
             raise InvalidRequest("The form broke off or is not valid.") from error
         problems = [Problem(f"Unknown field: {name}.", name) for name in (*form, *files)
                     if name not in _FIELDS | {"file"}]
@@ -46,6 +49,8 @@ def create_file() -> Response:
             problems.append(Problem("purpose must be 'batch'.", "purpose"))
         if "file" not in files:
             problems.append(Problem("file is required.", "file"))
+        elif "\0" in (files["file"].filename or ""):
+            problems.append(Problem("The file's name must not hold the character U+0000.", "file"))
         keep = _keep(form.get("expires_after[anchor]"), form.get("expires_after[seconds]"), problems)
         if problems:
             raise InvalidRequest.of(problems)
@@ -79,7 +84,8 @@ def get_file(file_id: str) -> Response:
 def get_content(file_id: str) -> Response:
     """What is in it."""
     caller = require_caller("jobs")
-    return Response(parts_of(parts().files.read(file_id, caller.account_id)), content_type=JSONL)
+    return sent(caller.account_id, lambda: Response(
+        parts_of(parts().files.read(file_id, caller.account_id)), content_type=JSONL))
 
 
 @bp.delete("/v1/files/<file_id>")

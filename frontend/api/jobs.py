@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import IO, Any
 
 import structlog
@@ -94,7 +95,7 @@ def get_results(job_id: str) -> Response:
     parts().jobs.show(job_id, caller.account_id)
     through = parts().jobs.complete_through(job_id)
     lines = (job_line(result) for result in parts().jobs.results(job_id, after))
-    answer = streamed(joined(lines), JSONL)
+    answer = sent(caller.account_id, lambda: Response(parts_of(joined(lines)), content_type=JSONL))
     answer.headers[COMPLETE] = str(through)
     return answer
 
@@ -119,8 +120,9 @@ def get_shard(job_id: str, name: str) -> Response:
     query()
     parts().jobs.show(job_id, caller.account_id)
     shard = parts().jobs.shard(job_id, name)
-    return ranged(shard.bytes, SAFETENSORS, f'"{shard.sha256}"',
-                  lambda start, end: parts_of(parts().jobs.read_shard(job_id, shard, start, end)))
+    return sent(caller.account_id, lambda: ranged(
+        shard.bytes, SAFETENSORS, f'"{shard.sha256}"',
+        lambda start, end: parts_of(parts().jobs.read_shard(job_id, shard, start, end))))
 
 
 @bp.post("/v1/jobs/<job_id>/cancel")
@@ -151,9 +153,14 @@ def described(shown: Shown) -> dict[str, Any]:
     }
 
 
-def streamed(content: Iterator[bytes], content_type: str) -> Response:
-    """An answer that is read while it is sent. An error that cuts it off is at least in the log."""
-    return Response(parts_of(content), content_type=content_type)
+def sent(account_id: str, answer: Callable[[], Response]) -> Response:
+    """An answer that is read while it is sent, however slowly: as long as that takes, its thread is one of the person's
+    share. Raises RateLimited."""
+    with ExitStack() as stack:
+        stack.enter_context(parts().threads.share(account_id))
+        made = answer()
+        made.call_on_close(stack.pop_all().close)
+    return made
 
 
 def parts_of(content: Iterator[bytes]) -> Iterator[bytes]:

@@ -17,6 +17,8 @@ def query(*allowed: str) -> dict[str, str]:
                 for name in request.args if name not in allowed]
     problems += [Problem(f"{name} is given twice.", name) for name in allowed if len(request.args.getlist(name)) > 1]
     problems += [Problem(f"{name} is empty.", name) for name in allowed if request.args.get(name) == ""]
+    problems += [Problem(f"{name} must not hold the character U+0000.", name)
+                 for name in allowed if "\0" in request.args.get(name, "")]
     if problems:
         raise InvalidRequest.of(problems)
     return {name: request.args[name] for name in allowed if name in request.args}
@@ -27,7 +29,7 @@ def number(asked: dict[str, str], name: str, default: int, low: int, high: int) 
     text = asked.get(name)
     if text is None:
         return default
-    if not (re.fullmatch(r"-?\d{1,9}", text, re.ASCII) and low <= int(text) <= high):
+    if not (re.fullmatch(r"-?\d{1,10}", text, re.ASCII) and low <= int(text) <= high):
         raise InvalidRequest(f"{name} is a whole number from {low} to {high}.", name)
     return int(text)
 

@@ -74,12 +74,16 @@ class Plan:
         return self.prompt_tokens * self.request.sampling.n * columns
 
     @property
-    def many_logprobs(self) -> bool:
-        """Whether the answer's log probabilities may be too many to stand in memory as text."""
+    def entries(self) -> int:
+        """The most log probabilities that the answer holds."""
         k = self.request.sampling.logprobs
         columns = 0 if k is None else self.card.vocab_size if k == WHOLE_VOCABULARY else k + 1
-        generated = len(self.prompts) * self.request.sampling.n * self.max_tokens * columns
-        return self.prompt_entries + generated > MOST_ENTRIES_IN_MEMORY
+        return self.prompt_entries + len(self.prompts) * self.request.sampling.n * self.max_tokens * columns
+
+    @property
+    def many_logprobs(self) -> bool:
+        """Whether the answer's log probabilities may be too many to stand in memory as text."""
+        return self.entries > MOST_ENTRIES_IN_MEMORY
 
     @property
     def activation_bytes(self) -> int:

@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, delete, func, insert, select, update
+from sqlalchemy import Connection, Select, and_, delete, func, insert, select, tuple_, update
 
 from frontend.db.job_records import UNFINISHED, Item, Lane, Result, Shard, Task, claim_of
 from frontend.db.job_tables import job_items, job_lanes, job_results, job_shards, job_tasks, jobs
@@ -30,9 +30,11 @@ def take_lane(connection: Connection, job_id: str, lane: int, worker: str) -> bo
     return connection.execute(change.values(worker=worker, beat=job_lanes.c.beat + 1)).rowcount == 1
 
 
-def beat(connection: Connection, worker: str) -> None:
-    """Say that a worker lives, for all of its lanes."""
-    connection.execute(update(job_lanes).where(job_lanes.c.worker == worker).values(beat=job_lanes.c.beat + 1))
+def beat(connection: Connection, worker: str, lanes: Collection[tuple[str, int]]) -> None:
+    """Say that a worker lives, for those of some lanes that are its."""
+    among = tuple_(job_lanes.c.job_id, job_lanes.c.lane).in_(lanes)
+    change = update(job_lanes).where(job_lanes.c.worker == worker, among)
+    connection.execute(change.values(beat=job_lanes.c.beat + 1))
 
 
 def leave_lane(connection: Connection, lane: Lane, if_still: bool = False) -> bool:

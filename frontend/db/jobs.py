@@ -34,6 +34,12 @@ def add_items(connection: Connection, job_id: str, items: Sequence[Item]) -> Non
         {"job_id": job_id, "place": item.place, "claimed_by": None, "attempts": 0, "faults": 0} for item in items])
 
 
+def stored(connection: Connection, job_id: str) -> int:
+    """How many requests of a Job that is being stored are there."""
+    last = connection.execute(select(func.max(job_items.c.place)).where(job_items.c.job_id == job_id)).scalar()
+    return 0 if last is None else int(last) + 1
+
+
 def add_lanes(connection: Connection, job_id: str, lanes: int) -> None:
     """Let a Job be worked on in so many lanes."""
     connection.execute(insert(job_lanes), [

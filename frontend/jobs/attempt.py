@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 import structlog
+from redis.exceptions import RedisError
 
 from frontend.accounts.keys import random_text
 from frontend.budgets.clamp import Need
@@ -36,6 +37,9 @@ from frontend.spend.limits import is_paused
 ROUTE = "/v1/jobs"
 #: How often a request may fail in a way that may be its own fault, and be begun at all, before it counts as failed.
 MOST_FAULTS, MOST_ATTEMPTS = 3, 12
+#: Log probabilities that a result may hold, 50 to 80 bytes each: it stands in memory whole, and in one row, of which
+#: PostgreSQL gives back no more than half a gigabyte.
+MOST_ENTRIES = 5_000_000
 _log = structlog.get_logger(__name__)
 
 
@@ -114,6 +118,11 @@ class Attempt:
         request = load_completion(self._task.item.body, settings.max_total_tokens)
         limits = Limits(settings.max_total_tokens, settings.request_timeout_seconds)
         plan = plan_request(request, tools.inference, limits)
+        if plan.entries > MOST_ENTRIES:
+            raise InvalidRequest(
+                f"This request asks for up to {plan.entries} log probabilities, and a result of a Job has at most "
+                f"{MOST_ENTRIES}. Ask for fewer, or send it to POST /v1/completions, which has no such limit.",
+                "prompt_logprobs" if plan.prompt_entries else "logprobs")
         # No max_tokens is lowered in a Job: it would change results where nobody looks.
         need = Need(plan.prompt_tokens, plan.choices, plan.max_tokens, least=plan.max_tokens)
         self._needs = need.total(plan.max_tokens)
@@ -180,7 +189,8 @@ class Attempt:
             return (Verdict.LATER if known else Verdict.NO_MODEL), error
         if isinstance(raised, BrokeOff):
             return Verdict.BROKEN_OFF, error
-        if error.status == Unavailable.status or not self.placed:  # or its turn did not come in time
+        ours = not isinstance(raised, (ApiError, RedisError))
+        if error.status == Unavailable.status or not (self.placed or ours):  # or its turn did not come in time
             return Verdict.LATER, error
         return Verdict.FAULTY, error
 

@@ -43,9 +43,9 @@ class Duties:
         self._free: Stillness[tuple[str, int]] = Stillness(FORGOTTEN, ROUND)
 
     def beat(self) -> None:
-        """Say that this worker lives. Raises Unavailable."""
+        """Say that this worker lives, in the lanes that it works in. Raises Unavailable."""
         with self._database.write() as connection:
-            rows.beat(connection, self._tools.worker)
+            rows.beat(connection, self._tools.worker, self._tools.lanes.now())
 
     def lanes(self) -> None:
         """Free the lanes of dead workers, and send messages for lanes that have none. Raises Unavailable."""
@@ -57,8 +57,10 @@ class Duties:
             raise
         by_place = {(lane.job_id, lane.lane): lane for lane in lanes}
         taken = {place: lane.beat for place, lane in by_place.items() if lane.worker is not None}
+        ours = self._tools.lanes.now()
         for place in self._working.observe(taken):
-            if by_place[place].worker != self._tools.worker:
+            # One may be ours without our knowing: the database took it for us, and its answer was lost.
+            if by_place[place].worker != self._tools.worker or place not in ours:
                 self._free_lane(by_place[place])
         waiting = {place: lane.beat for place, lane in by_place.items() if lane.worker is None}
         forgotten = self._free.observe(waiting)
@@ -90,22 +92,30 @@ class Duties:
         now = datetime.now(UTC)
         with self._database.read() as connection:
             overdue = job_rows.overdue(connection, now)
-            doomed = [*job_rows.stuck(connection, ERASING, now), *job_rows.stuck(connection, PREPARING,
-                                                                                now - _PREPARATION)]
+            doomed = job_rows.stuck(connection, ERASING, now)
+            given_up = job_rows.stuck(connection, PREPARING, now - _PREPARATION)
             files = job_files.overdue(connection, now)
+        for job_id in given_up:
+            with self._database.write() as connection:
+                if job_rows.move(connection, job_id, ERASING, by=(PREPARING,), idempotency_key=None):
+                    doomed.append(job_id)
         for job in overdue:
             with self._database.write() as connection:
                 if job.final:
-                    job_rows.move(connection, job.id, ERASING, by=(job.status,))
+                    moved = job_rows.move(connection, job.id, ERASING, by=(job.status,), idempotency_key=None)
                 else:
-                    job_rows.move(connection, job.id, "expired", by=UNFINISHED, at=now, reason=None, needs=None,
-                                  expires_at=now + timedelta(days=self._tools.settings.job_days))
-            if not job.final and job.batch is not None:
+                    moved = job_rows.move(connection, job.id, "expired", by=UNFINISHED, at=now, reason=None, needs=None,
+                                          expires_at=now + timedelta(days=self._tools.settings.job_days))
+            if not moved:
+                continue  # another worker was faster, or it was retried
+            if job.final:
+                doomed.append(job.id)
+            elif job.batch is not None:
                 late = sum(map(len, expired_lines(self._database, job.id)))
                 with self._database.write() as connection:
                     job_rows.add_error_bytes(connection, job.id, late)
             _log.info("job_overdue", job_id=job.id, was=job.status)
-        for job_id in [*doomed, *(job.id for job in overdue if job.final)]:
+        for job_id in doomed:
             erase(self._database, self._tools.storage, job_id)
         for file in files:
             self._tools.storage.remove(f"files/{file.id}")
@@ -113,15 +123,19 @@ class Duties:
                 job_files.remove(connection, file.id)
 
     def _free_lane(self, lane: Lane) -> None:
+        # Looked up before others can claim what is put back: those hold tokens under the same prefixes.
+        with self._database.read() as connection:
+            holds = balances.holds_of(connection, f"{lane.job_id}.")
         with self._database.write() as connection:
             if not rows.leave_lane(connection, lane, if_still=True):
                 return
             back = rows.put_all_back(connection, lane)
             rows.count_retries(connection, lane.job_id, len(back))
         _log.warning("job_lane_freed", job_id=lane.job_id, lane=lane.lane, requests=len(back))
-        for place, _ in back:
-            with self._database.write() as connection:
-                for hold_id in balances.holds_of(connection, hold_prefix(lane.job_id, place)):
+        prefixes = tuple(hold_prefix(lane.job_id, place) for place, _ in back)
+        for hold_id in holds:
+            if hold_id.startswith(prefixes):
+                with self._database.write() as connection:
                     drop(connection, hold_id)
 
     def _has_work(self, job_id: str) -> bool:

@@ -5,6 +5,7 @@ The latter are not stored: they are the results of a Job in the form of a file, 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -15,8 +16,9 @@ from frontend.db import Database
 from frontend.db import job_files as rows
 from frontend.db import jobs as job_rows
 from frontend.db.job_records import Job, StoredFile
-from frontend.errors import NotFound
+from frontend.errors import InvalidRequest, NotFound, Unavailable
 from frontend.jobs.results import batch_line, expired_lines, results
+from frontend.jobs.service import NO_PLACE
 from frontend.jobs.storage import PART, Storage
 
 _ID, _OUTPUT, _ERRORS = "file-", "file-output-", "file-errors-"
@@ -59,9 +61,14 @@ class Files:
         content.seek(0)
         until = now + (self._keep if keep is None else keep)
         file = StoredFile(f"{_ID}{random_text(24)}", account_id, name, size, now, until)
-        self._storage.save(_path(file.id), content)
-        with self._database.write() as connection:
+        with self._database.write() as connection:  # first, so that whatever gets into the storage is erased in time
             rows.add(connection, file)
+        try:
+            self._storage.save(_path(file.id), content)
+        except Exception:
+            with suppress(Unavailable):
+                self.delete(file.id, account_id)
+            raise
         return _uploaded(file)
 
     def show(self, file_id: str, account_id: str) -> File:
@@ -75,8 +82,11 @@ class Files:
         return _uploaded(file)
 
     def page(self, account_id: str, limit: int, after: str | None, oldest: bool) -> list[File]:
-        """The files that were uploaded, the newest or the oldest first; those that come after one."""
+        """The files that were uploaded, the newest or the oldest first; those that come after one. Raises
+        InvalidRequest where that is not there."""
         with self._database.read() as connection:
+            if after is not None and rows.file_of(connection, after, account_id) is None:
+                raise InvalidRequest(NO_PLACE, "after")
             return [_uploaded(file) for file in rows.files_of(connection, account_id, limit, after, oldest)]
 
     def read(self, file_id: str, account_id: str) -> Iterator[bytes]:

@@ -149,7 +149,11 @@ class LaneWork:
             outcome = None
         while outcome is not None:
             del self._flying[outcome.task.item.place]
-            self._bring_home(outcome)
+            try:
+                self._bring_home(outcome)
+            except BaseException:
+                self._release(outcome)  # or its lease would be renewed for ever
+                raise
             outcome = None if self._landed.empty() else self._landed.get()
         group = self._group
         if group and (time.monotonic() >= group.due

@@ -74,7 +74,7 @@ class Reader:
 
     def read_json(self, file: IO[bytes]) -> Submission:
         """Read one JSON object. Raises BadJson, InvalidRequest with every problem, ModelNotFound or Unavailable."""
-        whole = LargeObject(_text(file), ("prompts", "requests"))
+        whole = LargeObject(_text(file), ("prompts", "requests"), MOST_REQUESTS)
         both = [name for name in ("prompts", "requests") if name in whole]
         values = check_job({**whole.members, **{name: [] for name in both if whole.is_list(name)}})
         _check_shape(whole, both)
@@ -93,9 +93,13 @@ class Reader:
         """Read JSON objects, one a line; one that is no JSON is a bad line like others. Raises as `read_json`."""
         submission = Submission(_spool(), name)
         file.seek(0)
+        lines = 0
         for number, raw in enumerate(file, 1):
             if not raw.strip():
                 continue
+            lines += 1
+            if lines > MOST_REQUESTS:  # right or wrong: what is wrong with millions would take gigabytes to tell
+                raise InvalidRequest(f"A Job has at most {MOST_REQUESTS} requests. Make several Jobs of them.")
             try:
                 line = parse_object(raw)
             except BadJson as error:
@@ -129,8 +133,6 @@ class Reader:
                                      for problem in problems])
             return
         submission.total += 1
-        if submission.total > MOST_REQUESTS:
-            raise InvalidRequest(f"A Job has at most {MOST_REQUESTS} requests.")
         if not self._found.bad:
             submission.spool.write(orjson.dumps(custom_id) + b"\n" + orjson.dumps(body) + b"\n")
 

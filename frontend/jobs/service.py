@@ -5,6 +5,7 @@ there as one that never was. None means everybody's, for admins.
 """
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,7 +22,7 @@ from frontend.db import job_work as work
 from frontend.db import jobs as rows
 from frontend.db.job_records import FINAL, UNFINISHED, Job, Result, Shard
 from frontend.db.jobs import ERASING, PREPARING
-from frontend.errors import IdempotencyConflict, JobNotCancellable, NotFound, Unavailable
+from frontend.errors import IdempotencyConflict, InvalidRequest, JobNotCancellable, NotFound, Unavailable
 from frontend.jobs import results as reading
 from frontend.jobs.erasing import erase
 from frontend.jobs.lines import Submission
@@ -33,6 +34,11 @@ from frontend.jobs.storage import Storage
 _PER_LANE, _MOST_LANES = 500, 8
 #: Requests that are stored in one transaction.
 _ROWS = 1000
+#: Seconds in which a Job that is being stored must grow, or whoever stored it has died: longer than a transaction takes
+#: or is waited for. And between two looks at it.
+STILL, LOOK = 15.0, 0.1
+#: Of a page after something that is not there, which would look like the end of the list.
+NO_PLACE = "after is nothing of yours that is still there. Begin again without it."
 _log = structlog.get_logger(__name__)
 
 
@@ -64,17 +70,28 @@ class Jobs:
     # Making
 
     def known(self, owner: Owner) -> Shown | None:
-        """The Job that was submitted with the same idempotency key before, if any. Raises IdempotencyConflict where it
-        was another submission."""
+        """The Job that was submitted with the same idempotency key before, if any, once all of it is stored. One that
+        died while it was stored is erased: nobody was told of it. Raises IdempotencyConflict where it was another
+        submission, or Unavailable."""
         if owner.idempotency_key is None:
             return None
-        with self._database.read() as connection:
-            job = rows.job_of_key(connection, owner.account_id, owner.idempotency_key)
-        if job is None:
-            return None
-        if job.fingerprint != owner.fingerprint:
-            raise IdempotencyConflict("This Idempotency-Key was sent before, with another Job.")
-        return self._shown(job)
+        stored, since = -1, time.monotonic()
+        while True:
+            with self._database.read() as connection:
+                job = rows.job_of_key(connection, owner.account_id, owner.idempotency_key)
+                now_stored = rows.stored(connection, job.id) if job is not None and job.status == PREPARING else 0
+            if job is None:
+                return None
+            if job.fingerprint != owner.fingerprint:
+                raise IdempotencyConflict("This Idempotency-Key was sent before, with another Job.")
+            if job.status != PREPARING:
+                return self._shown(job)
+            if now_stored != stored:
+                stored, since = now_stored, time.monotonic()
+            elif time.monotonic() - since >= STILL:
+                self._give_up(job.id)
+            else:
+                time.sleep(LOOK)
 
     def submit(
         self, owner: Owner, submission: Submission, batch: Mapping[str, Any] | None = None,
@@ -104,6 +121,8 @@ class Jobs:
             with self._database.write() as connection:
                 rows.add_lanes(connection, job.id, lanes)
                 rows.move(connection, job.id, "queued", by=(PREPARING,))
+        except IntegrityError:
+            raise Unavailable("The Job was erased while it was stored. Send it again.") from None
         except Exception:
             self._give_up(job.id)
             raise
@@ -126,8 +145,9 @@ class Jobs:
 
     def _give_up(self, job_id: str) -> None:
         with self._database.write() as connection:
-            rows.move(connection, job_id, ERASING, by=(PREPARING,), idempotency_key=None)
-        erase(self._database, self._storage, job_id)
+            moved = rows.move(connection, job_id, ERASING, by=(PREPARING,), idempotency_key=None)
+        if moved:
+            erase(self._database, self._storage, job_id)
 
     # Looking
 
@@ -135,8 +155,11 @@ class Jobs:
         self, owner: str | None, limit: int, after: str | None = None, statuses: Collection[str] = (),
         batches: bool = False,
     ) -> list[Shown]:
-        """The newest Jobs, those that were made before the Job `after`."""
+        """The newest Jobs, those that were made before the Job `after`. Raises InvalidRequest where that is not there.
+        """
         with self._database.read() as connection:
+            if after is not None and rows.job_of(connection, after, owner) is None:
+                raise InvalidRequest(NO_PLACE, "after")
             found = rows.jobs_of(connection, owner, limit=limit, after=after, statuses=statuses, batches=batches)
             return [Shown(job, _held(connection, job)) for job in found]
 
@@ -220,7 +243,7 @@ class Jobs:
             left = job.total - job.completed
             record(connection, by, Action.JOB_RETRY, job_id, job.account_id, {"requests": left})
             if left:
-                rows.move(connection, job_id, "queued", by=FINAL, at=None, finished_at=None, error=None,
+                rows.move(connection, job_id, "queued", by=FINAL, at=None, finished_at=None, error=None, error_bytes=0,
                           expires_at=now + self._keep)
         return left
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 import fsspec
@@ -12,6 +12,8 @@ from frontend.errors import NotFound, Unavailable
 
 #: Bytes that are read and written at once.
 PART = 4 * 2**20
+#: How often something is removed at most, where others remove it at the same time.
+_TRIES = 5
 
 
 class Storage:
@@ -29,8 +31,12 @@ class Storage:
     @contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:
         """A file to write, which is there once the block has ended well. Raises Unavailable."""
-        with _reported(), self._files.open(self._path(name), "wb", block_size=2 * PART) as file:
-            yield file
+        with _reported():
+            try:
+                with self._files.open(self._path(name), "wb", block_size=2 * PART) as file:
+                    yield file
+            except FileNotFoundError as error:  # what is missing is what it should be in: the bucket, or the disk
+                raise _away() from error
 
     def save(self, name: str, content: IO[bytes]) -> None:
         """Copy a file's content from where it stands. Raises Unavailable."""
@@ -52,8 +58,12 @@ class Storage:
         """Remove a file, or a folder with all that is in it; it need not be there. Raises Unavailable."""
         with _reported():
             path = self._path(name)
-            if self._files.exists(path):
-                self._files.rm(path, recursive=True)
+            for _ in range(_TRIES):
+                if not self._files.exists(path):
+                    return
+                with suppress(FileNotFoundError):  # another removes it too, and each of both may have stopped halfway
+                    self._files.rm(path, recursive=True)
+            raise _away()
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -69,4 +79,8 @@ def _reported() -> Iterator[None]:
     except (NotFound, Unavailable):
         raise
     except Exception as error:
-        raise Unavailable("The storage of Jobs does not answer. Try again in a moment.") from error
+        raise _away() from error
+
+
+def _away() -> Unavailable:
+    return Unavailable("The storage of Jobs does not answer. Try again in a moment.")

@@ -58,9 +58,10 @@ def run(settings: Settings) -> None:
         if stopping.is_set():
             return
         try:
-            turn = take(tools, governor, messages, job_id, lane)
-            if turn is not None:
-                turn.run()
+            with tools.lanes.turn(job_id, lane):
+                turn = take(tools, governor, messages, job_id, lane)
+                if turn is not None:
+                    turn.run()
         except Unavailable as error:
             _log.warning("job_lane_failed", job_id=job_id, lane=lane, exc_info=error)
         except Exception as error:

@@ -19,6 +19,7 @@ from frontend.errors import InvalidRequest, Problem
 from frontend.schemas.activations import ActivationsSchema
 from frontend.schemas.checks import StrictNested, StrictSchema, check
 from frontend.schemas.fields import (
+    KeptString,
     LogitBias,
     Prompts,
     StrictBoolean,
@@ -95,7 +96,7 @@ class CompletionSchema(StrictSchema):
         "description": "Write the tokens of logprobs as token_id:N."})
     activations = StrictNested(ActivationsSchema, load_default=None, allow_none=False, metadata={
         "description": "Return the residual stream at these Layers and positions with each choice."})
-    user = StrictString(0, 256, load_default=None, allow_none=False)
+    user = KeptString(0, 256, load_default=None, allow_none=False)
 
 
 _SCHEMA = CompletionSchema()

@@ -119,6 +119,20 @@ class StrictString(fields.String):
         return value
 
 
+class KeptString(StrictString):
+    """A string that the database keeps, so without the one character that PostgreSQL's strings can't hold."""
+
+    def __init__(self, shortest: int = 0, longest: int | None = None, **kwargs: Any) -> None:
+        metadata = {"pattern": r"^[^\u0000]*$", **kwargs.pop("metadata", {})}
+        super().__init__(shortest, longest, metadata=metadata, **kwargs)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        text = super()._deserialize(value, attr, data, **kwargs)
+        if "\0" in text:
+            raise ValidationError("must not hold the character U+0000.")
+        return text
+
+
 class _Length(validate.Length):
     def __call__(self, value: Any) -> Any:
         try:

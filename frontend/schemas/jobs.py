@@ -8,7 +8,7 @@ from marshmallow import Schema, ValidationError, fields
 
 from frontend.errors import InvalidRequest, Problem
 from frontend.schemas.checks import StrictSchema, check
-from frontend.schemas.fields import MESSAGES, StrictString, wrong_type
+from frontend.schemas.fields import MESSAGES, KeptString, StrictString, wrong_type
 from frontend.schemas.json_body import parse_object, printable
 
 #: The most characters of a custom_id, a Job's name, and an Idempotency-Key.
@@ -47,7 +47,7 @@ class OneOf(StrictString):
 class JobRequestSchema(StrictSchema):
     """One request of a Job: also a line of a Job that is sent as JSONL."""
 
-    custom_id = StrictString(1, MAX_NAME, required=True, metadata={
+    custom_id = KeptString(1, MAX_NAME, required=True, metadata={
         "description": "Names its result; no two requests of a Job have the same."})
     body = JsonObject(required=True, metadata=_COMPLETION)
 
@@ -62,7 +62,7 @@ class BatchLineSchema(JobRequestSchema):
 class JobSchema(StrictSchema):
     """The body of POST /v1/jobs but for its lists: model and prompts, or requests."""
 
-    name = StrictString(1, MAX_NAME, load_default=None, allow_none=True)
+    name = KeptString(1, MAX_NAME, load_default=None, allow_none=True)
     model = StrictString(1, load_default=None, allow_none=False, metadata={
         "description": "With prompts: an id of GET /v1/models."})
     params = JsonObject(load_default=dict, metadata={
@@ -75,7 +75,7 @@ class JobSchema(StrictSchema):
 class BatchSchema(StrictSchema):
     """The body of POST /v1/batches."""
 
-    input_file_id = StrictString(1, required=True)
+    input_file_id = KeptString(1, required=True)
     endpoint = OneOf(ENDPOINT, required=True)
     completion_window = OneOf(WINDOW, required=True)
     metadata = JsonObject(load_default=None, allow_none=True, metadata={
@@ -100,7 +100,7 @@ def check_line(schema: Schema, line: Any) -> list[Problem]:
         return [Problem("must be an object.")]
     if schema is JOB_LINE and line.keys() == {"custom_id", "body"}:
         name = line["custom_id"]
-        if type(name) is str and 1 <= len(name) <= MAX_NAME and type(line["body"]) is dict:
+        if type(name) is str and 1 <= len(name) <= MAX_NAME and "\0" not in name and type(line["body"]) is dict:
             return []  # by far the most, and marshmallow is slow
     return check(schema, line)[1]
 

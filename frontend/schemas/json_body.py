@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any, NoReturn
 
-from frontend.errors import BadJson
+from frontend.errors import BadJson, InvalidRequest
 
 #: Far deeper than any field that the API knows.
 MAX_DEPTH = 32
@@ -45,8 +45,9 @@ class LargeObject:
     `members` are the others. Objects of Python take many times as much memory as their text.
     """
 
-    def __init__(self, text: str, lists: Collection[str]) -> None:
-        """Reads and checks all of `text`. Raises BadJson."""
+    def __init__(self, text: str, lists: Collection[str], most: int) -> None:
+        """Reads and checks all of `text`. Raises BadJson, or InvalidRequest where such a list has more than `most`
+        items: millions of them take minutes."""
         if text.startswith("\ufeff"):
             raise BadJson("The body starts with a byte order mark: send plain UTF-8 JSON.")
         self._text = text
@@ -70,7 +71,9 @@ class LargeObject:
             at = self._space(at + 1)
             if name in lists and text[at : at + 1] == "[":
                 self._lists[name] = at
-                for _, end in self._items(at):
+                for number, (_, end) in enumerate(self._items(at)):
+                    if number > most:
+                        raise InvalidRequest(f"{name} has more than {most} items.", name)
                     at = end
             else:
                 self.members[name], at = self._value(at)

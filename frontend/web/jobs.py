@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from flask import Blueprint, Response, make_response, redirect, render_template, request
 
-from frontend.api.jobs import JSONL, SAFETENSORS, parts_of, streamed
+from frontend.api.jobs import JSONL, SAFETENSORS, parts_of, sent
 from frontend.api.parts import parts
 from frontend.api.ranges import ranged
 from frontend.errors import JobNotCancellable
@@ -48,7 +48,8 @@ def results(job_id: str) -> Response:
     account = require_person()
     parts().jobs.show(job_id, account.id)
     lines = (job_line(result) for result in parts().jobs.results(job_id))
-    return _as_file(streamed(joined(lines), JSONL), f"{job_id}.jsonl")
+    answer = sent(account.id, lambda: Response(parts_of(joined(lines)), content_type=JSONL))
+    return _as_file(answer, f"{job_id}.jsonl")
 
 
 @bp.get("/jobs/<job_id>/activations/<name>")
@@ -57,8 +58,9 @@ def shard(job_id: str, name: str) -> Response:
     account = require_person()
     parts().jobs.show(job_id, account.id)
     found = parts().jobs.shard(job_id, name)
-    answer = ranged(found.bytes, SAFETENSORS, f'"{found.sha256}"',
-                    lambda start, end: parts_of(parts().jobs.read_shard(job_id, found, start, end)))
+    answer = sent(account.id, lambda: ranged(
+        found.bytes, SAFETENSORS, f'"{found.sha256}"',
+        lambda start, end: parts_of(parts().jobs.read_shard(job_id, found, start, end))))
     return _as_file(answer, f"{job_id}-{name}")
 
 

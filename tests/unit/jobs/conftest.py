@@ -5,6 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from frontend.budgets.leases import Leases
+from frontend.db import Database
+from frontend.inference import Inference
+from frontend.jobs.storage import Storage
+from frontend.jobs.tools import Tools
+from frontend.limits.store import connect
+from frontend.settings import Settings
+from frontend.warmth.places import Places
 from tests.job_stack import JobStack
 from tests.paid import Person
 from tests.small_triton import SmallTriton
@@ -30,3 +38,11 @@ def stack(triton: SmallTriton, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture
 def person(stack: JobStack) -> Person:
     return stack.person(10_000_000)
+
+
+@pytest.fixture
+def tools(settings: Settings, database: Database) -> Tools:
+    """What a worker works with, with no Redis and no Triton."""
+    redis, inference = connect(settings.redis_url), Inference(("127.0.0.1:9",))
+    return Tools(settings, database, inference, Places(redis, inference, 1, of_jobs=True), Leases(database, 30),
+                 Storage(settings.job_storage))

@@ -62,6 +62,15 @@ def test_what_some_requests_do_wrong_fails_them_alone(person: Person) -> None:
     assert "response" not in found[1]
 
 
+def test_a_result_that_no_row_could_hold_is_refused(person: Person) -> None:
+    done = ended(person, submit(person, 1, prompts=["a" * 1000], params={
+        "prompt_logprobs": 100, "n": 128, "max_tokens": 1}))
+    assert (done["status"], done["counts"]["failed"], done["tokens"]["charged"]) == ("completed", 1, 0)
+    (line,) = results(person, done["id"])
+    assert (line["error"]["code"], line["error"]["param"]) == ("invalid_request", "prompt_logprobs")
+    assert "at most 5000000" in line["error"]["message"]
+
+
 def test_nothing_is_stored_when_a_line_is_bad(person: Person) -> None:
     body = b'{"custom_id": "a", "body": {"model": "tiny-llama", "prompt": "x"}}\n{"custom_id": "a"}\nno\n'
     answer = person.client.post("/v1/jobs", content=body, headers={"Content-Type": "application/jsonl"})
@@ -127,7 +136,8 @@ def test_pages(person: Person) -> None:
     assert ([one["id"] for one in first["data"]], first["has_more"]) == (ids[:3], True)
     rest = person.client.get("/v1/jobs", params={"limit": 3, "after": first["last_id"]}).json()
     assert ([one["id"] for one in rest["data"]], rest["has_more"]) == (ids[3:], False)
-    for query in ({"limit": 0}, {"limit": "x"}, {"page": 1}):
+    person.client.delete(f"/v1/jobs/{ids[2]}")  # an empty page would look like the end
+    for query in ({"limit": 0}, {"limit": "x"}, {"page": 1}, {"after": ids[2]}, {"after": "job_none"}):
         assert person.client.get("/v1/jobs", params=query).status_code == 400
 
 

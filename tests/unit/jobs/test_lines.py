@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from frontend.errors import ApiError, BadJson, InvalidRequest, ModelNotFound
 from frontend.inference import Inference
+from frontend.jobs import lines
 from frontend.jobs.lines import MOST_TOLD, Reader
 from frontend.schemas.json_body import LargeObject, parse_object
 from tests.small_triton import SmallTriton
@@ -135,10 +136,24 @@ _VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4), max_leaves=12)
 
 
+def test_too_many_are_refused_at_once_however_bad_they_are(
+    inference: Inference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body holds 25 million bad ones, and what is wrong with each would fill the memory."""
+    monkeypatch.setattr(lines, "MOST_REQUESTS", 5)
+    for bad in (b"x\n", b"{}\n", b"\n1\n"):
+        assert "at most 5 requests" not in refused(inference, [bad] * 5).message
+        error = refused(inference, [bad] * 6)
+        assert ("at most 5 requests" in error.message, error.details) == (True, ())
+    for body in ({"model": "tiny-llama", "prompts": [{}] * 6}, {"requests": [1] * 6}):
+        error = refused(inference, body)
+        assert ("more than 5 items" in error.message, error.details) == (True, ())
+
+
 @given(st.dictionaries(st.sampled_from(["prompts", "requests", "a", "b c", "é"]), _VALUES), st.sampled_from([None, 1]))
 def test_an_object_read_in_parts_is_the_object(value: dict[str, Any], indent: int | None) -> None:
     text = json.dumps(value, indent=indent)
-    whole = LargeObject(text, ("prompts", "requests"))
+    whole = LargeObject(text, ("prompts", "requests"), 100)
     lists = {name: list(whole.items(name)) for name in ("prompts", "requests") if whole.is_list(name)}
     assert {**whole.members, **lists} == parse_object(text.encode()) == value
 
@@ -155,7 +170,7 @@ def test_both_ways_to_read_refuse_the_same(body: bytes) -> None:
     def in_parts() -> None:
         text = io.TextIOWrapper(io.BytesIO(body), "utf-8", newline="").read()
         for name in ("a", "1"):
-            if (whole := LargeObject(text, ("a", "1"))).is_list(name):
+            if (whole := LargeObject(text, ("a", "1"), 100)).is_list(name):
                 list(whole.items(name))
 
     try:

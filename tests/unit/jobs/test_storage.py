@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from frontend.accounts.audit import SYSTEM
+from frontend.accounts.service import create_account
+from frontend.db import Database
 from frontend.errors import NotFound, Unavailable
+from frontend.jobs.files import Files
 from frontend.jobs.storage import PART, Storage
 
 
@@ -65,6 +69,51 @@ def test_a_folder_is_removed_with_all_that_is_in_it(storage: Storage) -> None:
         with pytest.raises(NotFound):
             list(storage.read(name, 0, 1))
     assert b"".join(storage.read("jobs/other/a", 0, 1)) == b"x"
+
+
+def test_a_bucket_that_is_not_there_is_a_storage_that_is_away(
+    s3: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("AWS_ENDPOINT_URL", s3), ("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b"),
+                        ("AWS_DEFAULT_REGION", "us-east-1")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(Unavailable):
+        Storage("s3://never-made/strata").save("a", io.BytesIO(b"x"))
+
+
+def test_two_who_remove_a_folder_leave_nothing(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other is faster with one of two files, and stops there because we were faster with another."""
+    for name in ("jobs/one/a", "jobs/one/b"):
+        storage.save(name, io.BytesIO(b"x"))
+    remove, times = storage._files.rm, []
+
+    def one_is_gone(path: str, recursive: bool) -> None:
+        times.append(path)
+        if len(times) == 1:
+            remove(f"{path}/a")
+            raise FileNotFoundError(path)
+        remove(path, recursive=recursive)
+
+    monkeypatch.setattr(storage._files, "rm", one_is_gone)
+    storage.remove("jobs/one")
+    with pytest.raises(NotFound):
+        list(storage.read("jobs/one/b", 0, 1))
+
+
+def test_an_upload_that_fails_leaves_nothing(database: Database, tmp_path: Path) -> None:
+    account = create_account(database, SYSTEM, "ada@example.org").id
+
+    class BreaksOff(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell():
+                raise OSError("no space left on device")
+            return super().read(1)
+
+    files = Files(database, Storage(f"file://{tmp_path / 'storage'}"), 30)
+    with pytest.raises(Unavailable):
+        files.add(account, "a.jsonl", BreaksOff(b"xyz"))
+    assert files.page(account, 9, None, oldest=False) == []
+    assert [path for path in (tmp_path / "storage").rglob("*") if path.is_file()] == []
 
 
 def test_a_storage_that_is_away(tmp_path: Path) -> None:

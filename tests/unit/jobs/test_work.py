@@ -120,7 +120,9 @@ def test_a_lane_is_one_workers(database: Database, account: str) -> None:
         assert not work.take_lane(connection, job_id, 0, "other")
         assert [task.attempts for task in work.claim(connection, job_id, "one", 0, 2)] == [1, 1]
         (lane,) = work.lanes(connection)
-        work.beat(connection, "one")
+        work.beat(connection, "one", [])
+        assert work.lanes(connection) == [lane]
+        work.beat(connection, "one", [(job_id, 0), (job_id, 7)])
         assert not work.leave_lane(connection, lane, if_still=True)
         (lane,) = work.lanes(connection)
         assert work.leave_lane(connection, lane, if_still=True)
