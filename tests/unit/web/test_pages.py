@@ -15,6 +15,7 @@ from frontend.accounts.audit import SYSTEM, list_events
 from frontend.accounts.service import account_by_id, find_account
 from frontend.budgets.grants import give_grant
 from frontend.budgets.holds import balance
+from frontend.budgets.token_requests import ask_for_tokens
 from frontend.db import Database
 from frontend.db import balances as rows
 from frontend.db import spend as spend_rows
@@ -136,6 +137,25 @@ def test_tokens_are_asked_for_and_given_or_not(
     member.get("/usage/request")
     assert "Not now" in member.words
     assert "with a Grant of 250,000 tokens" in member.words
+
+
+def test_no_tokens_are_not_what_was_asked_for(
+    signed_in: SignIn, database: Database, ada: Account, mira: Account
+) -> None:
+    asked = ask_for_tokens(database, SYSTEM, ada.id, 5000, "a sweep")
+    admin = signed_in(mira)
+    admin.get("/admin/requests")
+    assert admin.post(f"/admin/requests/{asked.id}", decision="approve", amount="0").status_code == 400
+    assert balance(database, ada.id).granted == 0
+
+
+def test_a_last_day_is_shown_as_it_was_chosen(signed_in: SignIn, database: Database, ada: Account) -> None:
+    browser = signed_in(ada)
+    browser.get("/keys")
+    browser.post("/keys", name="laptop", scope="completions", expires="2030-01-31")
+    assert "2030-01-31" in browser.words
+    (key,) = list_keys(database, ada)
+    assert key.expires_at == datetime(2030, 1, 31, 23, 59, 59, tzinfo=UTC)
 
 
 def test_people_are_invited_changed_and_shut_out(
