@@ -84,6 +84,8 @@ def test_a_job_is_cancelled_and_erased(signed_in: SignIn, database: Database, ad
         assert browser.post(f"/jobs/{job_id}/cancel").status_code == 303, "also where it has ended"
     browser.get(f"/jobs/{job_id}")
     assert "cancelled" in browser.words
+    assert browser.get(f"/jobs/{job_id}/progress", **{"HX-Request": "true"}).status_code == 286, "it asks no more"
+    assert browser.get(f"/jobs/{job_id}/progress").status_code == 200
     browser.get(f"/jobs/{job_id}/erase")
     assert browser.post(f"/jobs/{job_id}/erase").status_code == 303
     assert browser.get(f"/jobs/{job_id}").status_code == 404
