@@ -11,6 +11,7 @@ from frontend.accounts.audit import SYSTEM, list_events
 from frontend.accounts.invitations import invite, reset_password
 from frontend.accounts.service import set_disabled
 from frontend.accounts.sessions import IDLE, list_sessions
+from frontend.api.parts import EXTENSION
 from frontend.app import create_app
 from frontend.db import Database
 from frontend.db.records import Account
@@ -176,6 +177,20 @@ def test_a_session_ends_when_nobody_comes(
         connection.execute(sessions.update().values(last_seen_at=session.last_seen_at - IDLE))
     assert browser.get("/usage").status_code == 303
     assert list_sessions(database, ada.id) == []
+
+
+def test_guesses_at_signing_in_do_not_keep_a_person_from_another_password(
+    app: Flask, signed_in: Callable[[Account], Browser], ada: Account
+) -> None:
+    while app.extensions[EXTENSION].attempts.allowed("127.0.0.1", ada.email):
+        pass
+    here = signed_in(ada)
+    here.get("/account")
+    assert here.post("/account/password", old="wrong", new="a new password").status_code == 400
+    for _ in range(9):
+        app.extensions[EXTENSION].attempts.allowed("127.0.0.1", f"password {ada.id}")
+    here.get("/account")
+    assert here.post("/account/password", old=PASSWORD, new="a new password").status_code == 429
 
 
 def test_another_password_signs_others_out(signed_in: Callable[[Account], Browser], ada: Account) -> None:
