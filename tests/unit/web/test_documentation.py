@@ -53,6 +53,12 @@ def test_every_field_of_a_request_is_documented(schema: type[CompletionSchema]) 
     assert [name for name in schema().load_fields if f"`{name}`" not in text] == []
 
 
+def test_what_may_be_null_is_what_the_page_says() -> None:
+    (line,) = re.findall(r"^- `null` means .*$", TEXTS["strict-validation"], re.MULTILINE)
+    nullable = {name for name, field in CompletionSchema().load_fields.items() if field.allow_none}
+    assert set(re.findall(r"`(\w+)`", line)) - {"null"} == nullable
+
+
 def test_every_name_of_the_contract_is_documented() -> None:
     """Of bodies, of answers, of parameters and of headers."""
     code = re.findall(r"```.*?```|`[^`]+`", "\n".join(TEXTS.values()), re.DOTALL)
