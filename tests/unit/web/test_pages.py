@@ -47,6 +47,8 @@ def test_a_key_is_made_shown_once_rotated_and_revoked(signed_in: SignIn, databas
     assert first not in browser.page
     assert "laptop" in browser.words
     browser.get(f"/keys/{caller.key_id}/rotate")
+    for hours in ("", "2", "1" * 18):
+        assert browser.post(f"/keys/{caller.key_id}/rotate", overlap=hours).status_code == 400, hours
     browser.post(f"/keys/{caller.key_id}/rotate", overlap="24")
     second = secret_on(browser)
     assert check_key(database, first)
