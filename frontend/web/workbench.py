@@ -46,8 +46,8 @@ def show() -> Response:
     account = require_person()
     database = parts().database
     with database.read() as connection:
-        kept = rows.saved_of(connection, account.id)
-    chosen = next((saved for saved in kept if saved.id == request.args.get("saved")), None)
+        kept = rows.names_of(connection, account.id)
+        chosen = rows.saved(connection, account.id, request.args.get("saved", ""))
     if chosen is None and "saved" in request.args:
         raise NotFound("There is no such saved request.")
     models = views()

@@ -93,7 +93,9 @@ def test_a_request_is_saved_shown_and_forgotten_by_its_person_only(
     answer = hers.post("/workbench/saved", name="</script><b>mine</b>", body=json.dumps(BODY))
     assert answer.status_code == 303
     with database.read() as connection:
-        (saved,) = rows.saved_of(connection, ada.id)
+        (saved_id,) = rows.names_of(connection, ada.id)
+        saved = rows.saved(connection, ada.id, saved_id)
+    assert saved
     assert json.loads(saved.body) == BODY
     hers.get(answer.headers["Location"])
     assert "<b>mine" not in hers.page
@@ -107,7 +109,7 @@ def test_a_request_is_saved_shown_and_forgotten_by_its_person_only(
     hers.get("/workbench")
     hers.post(f"/workbench/saved/{saved.id}/forget")
     with database.read() as connection:
-        assert rows.saved_of(connection, ada.id) == []
+        assert rows.names_of(connection, ada.id) == {}
 
 
 def test_models_say_their_facts_and_states(
