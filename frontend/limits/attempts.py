@@ -5,7 +5,7 @@ person has as many as they like, so those of one network (/64) count as one.
 """
 from __future__ import annotations
 
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Network, ip_address
 
 from limits import RateLimitItem, RateLimitItemPerHour, RateLimitItemPerMinute
 from limits.storage import RedisStorage
@@ -47,6 +47,6 @@ def _home(origin: str) -> str:
         address = ip_address(origin.partition("%")[0])
     except ValueError:
         return origin
-    if address.version == 4:
+    if isinstance(address, IPv4Address):
         return origin
-    return str(address.ipv4_mapped or ip_network((int(address), 64), strict=False))
+    return str(address.ipv4_mapped or IPv6Network((int(address), 64), strict=False))
