@@ -31,6 +31,7 @@ soak: dev ## mixed traffic for MINUTES (30) while a model comes and goes
 
 bench: dev ## measure Strata against vllm serve
 	@$(VENV)/bin/python -m tests.benchmarks.tokens
+	@$(VENV)/bin/python -m tests.benchmarks.pages
 	@$(VENV)/bin/python -m tests.benchmarks.jobs
 	@$(VENV)/bin/python -m tests.benchmarks
 

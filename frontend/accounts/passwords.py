@@ -1,6 +1,7 @@
 """Passwords: hashed with argon2id, never stored."""
 from __future__ import annotations
 
+import threading
 import unicodedata
 from functools import cache
 
@@ -12,6 +13,8 @@ from frontend.accounts.errors import AccountError
 #: Characters. The shortest that people may choose; the longest is there so that nobody makes us hash megabytes.
 SHORTEST, LONGEST = 8, 1024
 _hasher = PasswordHasher()
+#: A hash takes 64 MiB while it is made. So many are made at once in a process; whoever signs in besides waits a moment.
+_turn = threading.BoundedSemaphore(4)
 
 
 def check_choice(password: str) -> None:
@@ -23,7 +26,8 @@ def check_choice(password: str) -> None:
 def hash_password(password: str) -> str:
     """The hash to store, with its parameters and salt in it. Keyboards write one character in several ways (é), so a
     password is hashed in Unicode's form NFKC."""
-    return _hasher.hash(unicodedata.normalize("NFKC", password))
+    with _turn:
+        return _hasher.hash(unicodedata.normalize("NFKC", password))
 
 
 def is_password(password_hash: str | None, password: str) -> bool:
@@ -32,7 +36,8 @@ def is_password(password_hash: str | None, password: str) -> bool:
     if len(password) > LONGEST:
         return False
     try:
-        right = _hasher.verify(password_hash or _nobodys_hash(), unicodedata.normalize("NFKC", password))
+        with _turn:
+            right = _hasher.verify(password_hash or _nobodys_hash(), unicodedata.normalize("NFKC", password))
     except (VerificationError, InvalidHashError):
         return False
     return right and password_hash is not None

@@ -99,7 +99,7 @@ def end_session(database: Database, by: Actor, account_id: str, session_id: str)
 
 
 def change_password(database: Database, person: SignedIn, old: str, new: str, origin: str) -> None:
-    """Choose another password, which ends all other sessions. Raises AccountError."""
+    """Choose another password, which ends all other sessions, and links to choose one. Raises AccountError."""
     from frontend.accounts.passwords import check_choice, hash_password, is_password
 
     account = person.account
@@ -112,6 +112,7 @@ def change_password(database: Database, person: SignedIn, old: str, new: str, or
     with database.write() as connection:
         if account_rows.set_password(connection, account.id, new_hash) is None:
             raise Unknown("There is no such account.")
+        account_rows.end_invitations(connection, account.id, datetime.now(UTC))
         rows.end_sessions(connection, account.id, but=person.session.id)
         record(connection, Actor(account.id, origin), Action.ACCOUNT_PASSWORD, account.id, account.id)
 

@@ -41,8 +41,8 @@ def approve_request(
     """
     with database.write() as connection:
         request = _decide(connection, by, request_id, "approved", note or None)
-        grant = add_grant(connection, by, request.account_id, amount or request.amount, note or request.reason[:1000],
-                          expires_at)
+        grant = add_grant(connection, by, request.account_id, request.amount if amount is None else amount,
+                          note or request.reason[:1000], expires_at)
         rows.set_request_grant(connection, request.id, grant.id)
         record(connection, by, Action.REQUEST_APPROVE, request.id, request.account_id,
                {"grant": grant.id, "tokens": grant.amount})

@@ -85,12 +85,16 @@ def set_role(connection: Connection, account_id: str, role: str) -> bool:
 
 def add_invitation(connection: Connection, invitation: Invitation, sha256: str) -> None:
     """Add an invitation by its token's hash. Those that the account still had expire now."""
-    of_account = invitations.c.account_id == invitation.account_id
-    connection.execute(
-        update(invitations).where(of_account, invitations.c.expires_at > invitation.created_at)
-        .values(expires_at=invitation.created_at)
-    )
+    end_invitations(connection, invitation.account_id, invitation.created_at)
     connection.execute(insert(invitations).values(**vars(invitation), sha256=sha256))
+
+
+def end_invitations(connection: Connection, account_id: str, now: datetime) -> None:
+    """Let the invitations that an account has expire now."""
+    connection.execute(
+        update(invitations).where(invitations.c.account_id == account_id, invitations.c.expires_at > now)
+        .values(expires_at=now)
+    )
 
 
 def find_invitation(connection: Connection, sha256: str, now: datetime) -> Invitation | None:

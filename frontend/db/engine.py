@@ -8,10 +8,10 @@ from typing import Any
 
 import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import DataError, InterfaceError, InternalError, OperationalError
 
 from frontend.db.turns import NoTurn, Turns
-from frontend.errors import Unavailable
+from frontend.errors import InvalidRequest, Unavailable
 
 #: Seconds that a statement waits for SQLite's write lock, and everything for PostgreSQL.
 PATIENCE = 5
@@ -99,7 +99,7 @@ def is_sqlite(url: str) -> bool:
 
 @contextmanager
 def _turn(turns: Turns) -> Iterator[None]:
-    """A turn at the database. Raises Unavailable where that is away."""
+    """A turn at the database. Raises Unavailable where that is away, and InvalidRequest for what it can't hold."""
     well = True
     try:
         turns.take()
@@ -110,6 +110,10 @@ def _turn(turns: Turns) -> Iterator[None]:
     except _AWAY as error:
         well = False
         raise _unavailable() from error
+    except (DataError, psycopg.DataError) as error:
+        if "(0x00)" in str(error):  # PostgreSQL has no such texts, and psycopg says so: SQLite holds them
+            raise InvalidRequest("A text has the character U+0000, with which nothing is kept or found.") from None
+        raise
     finally:
         turns.end(well)
 

@@ -28,7 +28,8 @@ def files_of(connection: Connection, account_id: str, limit: int, after: str | N
     query = select(*files.c).where(files.c.account_id == account_id).limit(limit)
     query = query.order_by(*(column.asc() if oldest else column.desc() for column in _ORDER))
     if after is not None:
-        known = connection.execute(select(*_ORDER).where(files.c.id == after)).one_or_none()
+        known = connection.execute(
+            select(*_ORDER).where(files.c.id == after, files.c.account_id == account_id)).one_or_none()
         if known is None:
             return []
         place = tuple_(*known, types=[column.type for column in _ORDER])

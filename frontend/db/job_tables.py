@@ -1,7 +1,7 @@
 """The tables of Jobs: what was asked, what is left to do and who does it, results, shards of Activations, and files."""
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, LargeBinary, String, Table, Text
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, LargeBinary, String, Table, Text, text
 
 from frontend.db.tables import Moment, accounts, metadata
 
@@ -77,6 +77,8 @@ job_results = Table(
     Column("request_id", String(40), nullable=False),
     # The completion, or {"error": …}, as JSON.
     Column("body", LargeBinary, nullable=False),
+    Index("ix_job_results_failed", "job_id", "code",
+          sqlite_where=text("code IS NOT NULL"), postgresql_where=text("code IS NOT NULL")),
 )
 
 # Each Job is worked on in so many lanes at once, each by one worker at a time.

@@ -76,7 +76,10 @@ def jobs_of(
     if batches:
         query = query.where(jobs.c.batch.is_not(None))
     if after is not None:
-        place = connection.execute(select(*_ORDER).where(jobs.c.id == after)).one_or_none()
+        known = select(*_ORDER).where(jobs.c.id == after)
+        if account_id is not None:
+            known = known.where(jobs.c.account_id == account_id)
+        place = connection.execute(known).one_or_none()
         if place is None:
             return []
         query = query.where(tuple_(*_ORDER) < tuple_(*place, types=[column.type for column in _ORDER]))

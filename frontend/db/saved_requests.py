@@ -18,11 +18,11 @@ def count(connection: Connection, account_id: str) -> int:
     return int(connection.execute(query).scalar_one())
 
 
-def saved_of(connection: Connection, account_id: str) -> list[SavedRequest]:
-    """What an account keeps, the newest first."""
-    query = select(*saved_requests.c).where(saved_requests.c.account_id == account_id)
+def names_of(connection: Connection, account_id: str) -> dict[str, str]:
+    """The names of what an account keeps by their ids, the newest first."""
+    query = select(saved_requests.c.id, saved_requests.c.name).where(saved_requests.c.account_id == account_id)
     query = query.order_by(saved_requests.c.created_at.desc(), saved_requests.c.id)
-    return [SavedRequest(**row._mapping) for row in connection.execute(query)]
+    return {row.id: row.name for row in connection.execute(query)}
 
 
 def saved(connection: Connection, account_id: str, saved_id: str) -> SavedRequest | None:

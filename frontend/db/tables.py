@@ -104,5 +104,6 @@ audit_events = Table(
     Column("details", Text, nullable=False),
     Index("ix_audit_events_account_id", "account_id", "id"),
     Index("ix_audit_events_actor", "actor", "id"),
+    Index("ix_audit_events_action", "action", "id"),
     sqlite_autoincrement=True,
 )

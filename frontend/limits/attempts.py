@@ -1,8 +1,11 @@
 """How often somebody may try a password: an address gets few guesses at one account, and not many in all.
 
-An account gets many more before it is closed to all addresses, so that few can lock a person out.
+An account gets many more before it is closed to all addresses, so that few can lock a person out. Of IPv6 addresses a
+person has as many as they like, so those of one network (/64) count as one.
 """
 from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Network, ip_address
 
 from limits import RateLimitItem, RateLimitItemPerHour, RateLimitItemPerMinute
 from limits.storage import RedisStorage
@@ -26,12 +29,24 @@ class Attempts:
 
     def allowed(self, origin: str, email: str) -> bool:
         """Count an attempt, if it is within every limit; whether it is. Raises Unavailable where Redis is away."""
-        return (self._hit(_OF_BOTH, "both", origin, email) and self._hit(_OF_ADDRESS, "address", origin)
+        home = _home(origin)
+        return (self._hit(_OF_BOTH, "both", home, email) and self._hit(_OF_ADDRESS, "address", home)
                 and self._hit(_OF_ACCOUNT, "account", email))
 
     def forget(self, origin: str, email: str) -> None:
         """Somebody knew the password: the next person at this address begins anew with this account."""
-        patiently(lambda: self._limiter.clear(_OF_BOTH, "both", origin, email))
+        patiently(lambda: self._limiter.clear(_OF_BOTH, "both", _home(origin), email))
 
     def _hit(self, item: RateLimitItem, *who: str) -> bool:
         return patiently(lambda: self._limiter.hit(item, *who))
+
+
+def _home(origin: str) -> str:
+    """What counts as one address."""
+    try:
+        address = ip_address(origin.partition("%")[0])
+    except ValueError:
+        return origin
+    if isinstance(address, IPv4Address):
+        return origin
+    return str(address.ipv4_mapped or IPv6Network((int(address), 64), strict=False))

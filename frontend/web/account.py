@@ -35,13 +35,14 @@ def password() -> Response:
     account = require_person()
     person = visitor()
     assert person is not None
-    if not parts().attempts.allowed(origin(), account.email):
+    whose = f"password {account.id}"  # not what is counted at signing in, which others can use up
+    if not parts().attempts.allowed(origin(), whose):
         raise RateLimited("Too many attempts. Wait ten minutes, then try again.", headers={"Retry-After": "600"})
     try:
         change_password(parts().database, person, request.form.get("old", ""), request.form.get("new", ""), origin())
     except AccountError as error:
         return _page(problem=str(error), status=400)
-    parts().attempts.forget(origin(), account.email)
+    parts().attempts.forget(origin(), whose)
     return _page(done="Your password is changed, and other browsers are signed out.")
 
 

@@ -34,12 +34,12 @@ def number(name: str, what: str) -> float:
 
 
 def last_day(name: str) -> datetime | None:
-    """The end of a day (UTC), or None where the field is empty. Raises InvalidRequest."""
+    """The last second of a day (UTC), or None where the field is empty. Raises InvalidRequest."""
     value = request.form.get(name, "").strip()
     if not value:
         return None
     try:
-        return datetime.combine(date.fromisoformat(value), datetime.min.time(), UTC) + timedelta(days=1)
+        return datetime.combine(date.fromisoformat(value), datetime.min.time(), UTC) + timedelta(days=1, seconds=-1)
     except (ValueError, OverflowError):
         raise InvalidRequest("A date is written as 2027-01-31.", name) from None
 

@@ -16,6 +16,8 @@ from frontend.web.visitor import require_person
 bp = Blueprint("jobs", __name__)
 #: Jobs of one page, and shards that a Job's page lists.
 PAGE, SHARDS = 50, 200
+#: The status by which htmx stops to ask again (htmx.org/attributes/hx-trigger, polling).
+_STOP = 286
 
 
 @bp.get("/jobs")
@@ -38,8 +40,8 @@ def show(job_id: str) -> Response:
 
 @bp.get("/jobs/<job_id>/progress")
 def progress(job_id: str) -> Response:
-    """The part of a Job's page that changes by itself."""
-    return _job("job_progress.html", job_id)
+    """The part of a Job's page that changes by itself. Once the Job has ended, htmx is told to ask no more."""
+    return _job("job_progress.html", job_id, ended=_STOP if "HX-Request" in request.headers else 200)
 
 
 @bp.get("/jobs/<job_id>/results.jsonl")
@@ -96,13 +98,13 @@ def _list(template: str) -> Response:
         template, jobs=found[:PAGE], more=found[PAGE - 1].job.id if len(found) > PAGE else None, after=after))
 
 
-def _job(template: str, job_id: str) -> Response:
+def _job(template: str, job_id: str, ended: int = 200) -> Response:
     account = require_person()
     shown = parts().jobs.show(job_id, account.id)
     shards = parts().jobs.shards(job_id, limit=SHARDS + 1)
     return make_response(render_template(
         template, job=shown.job, held=shown.held, errors=parts().jobs.errors(job_id), shards=shards[:SHARDS],
-        more_shards=len(shards) > SHARDS))
+        more_shards=len(shards) > SHARDS), ended if shown.job.final else 200)
 
 
 def _as_file(answer: Response, name: str) -> Response:

@@ -70,6 +70,8 @@ def rotate(key_id: str) -> Response:
     account = require_person()
     try:
         hours = forms.whole("overlap", "The overlap")
+        if hours not in OVERLAPS:
+            raise InvalidRequest(f"The old key works on for {', '.join(map(str, OVERLAPS))} hours.", "overlap")
         old, new, secret = service.rotate_key(parts().database, actor(), key_id, timedelta(hours=hours), account)
     except Unknown:
         raise _no_key() from None

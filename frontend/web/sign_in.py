@@ -1,9 +1,12 @@
 """How people come in and leave: the front page, signing in, an invitation's or a reset's password, signing out."""
 from __future__ import annotations
 
+from contextlib import suppress
+from hashlib import sha256
+
 from flask import Blueprint, Response, make_response, redirect, render_template, request
 
-from frontend.accounts.errors import AccountError
+from frontend.accounts.errors import AccountError, Unknown
 from frontend.accounts.invitations import accept, invited
 from frontend.accounts.sessions import end_session, sign_in
 from frontend.api.parts import parts
@@ -54,7 +57,8 @@ def sign_out() -> Response:
     """End the session, in the database and in the browser."""
     found = visitor()
     if found:
-        end_session(parts().database, actor(), found.account.id, found.session.id)
+        with suppress(Unknown):  # it was ended from elsewhere just now
+            end_session(parts().database, actor(), found.account.id, found.session.id)
     return forget(make_response(redirect("/", 303)))
 
 
@@ -71,13 +75,15 @@ def join_page() -> Response:
 def join() -> Response:
     """Take the password, and sign in."""
     token, password = request.form.get("token", "").strip(), request.form.get("password", "")
-    if not parts().attempts.allowed(origin(), "invitation"):
+    # A token can't be guessed, so nobody's but its own attempts are counted against it: others can't shut it.
+    whose = f"invitation {sha256(token.encode(errors='replace')).hexdigest()}"
+    if not parts().attempts.allowed(origin(), whose):
         raise RateLimited("Too many attempts. Wait ten minutes, then try again.", headers={"Retry-After": "600"})
     try:
         account = accept(parts().database, token, password, origin())
     except AccountError as error:
         return _join_page(token, invited(parts().database, token), str(error), 400)
-    parts().attempts.forget(origin(), "invitation")
+    parts().attempts.forget(origin(), whose)
     signed_in = sign_in(parts().database, account.email, password, origin(), request.headers.get("User-Agent", ""))
     answer = make_response(redirect("/docs/quickstart" if signed_in else "/sign-in", 303))
     return remember(answer, signed_in[1]) if signed_in else answer

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from flask import Blueprint, Flask, Response, make_response, render_template, request, send_from_directory
+from flask import Blueprint, Flask, Response, g, make_response, render_template, request, send_from_directory
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
-from frontend.api.answers import answer_error, api_error, note_error
+from frontend.api.answers import RETRY_AFTER, answer_error, api_error, note_error
 from frontend.api.parts import parts
 from frontend.errors import ApiError
 from frontend.web import account, docs, jobs, keys, models, sign_in, usage, workbench
@@ -77,8 +77,15 @@ def _failed(raised: Exception) -> Response:
 
 def error_page(error: ApiError) -> Response:
     """The page for an error."""
-    page = render_template("error.html", title=_TITLES.get(error.status, "Something went wrong"), error=error)
+    try:
+        visitor()
+    except ApiError:
+        g.visitor = None  # what is away may be what says who looks: the error is shown all the same
+    page = render_template("error.html", title=_TITLES.get(error.status, "Something went wrong"), error=error,
+                           request_id=g.request_id)
     answer = make_response(page, error.status)
+    if error.status == 503:
+        answer.headers["Retry-After"] = str(RETRY_AFTER)
     answer.headers.update(error.headers)
     return answer
 

@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 from flask import Blueprint, Response, make_response, redirect, render_template, request
 from markupsafe import Markup
@@ -118,11 +119,9 @@ def _days() -> int:
 def _csv(database: Database, account_id: str) -> Iterator[str]:
     out = io.StringIO()
     write_csv((), out)
-    for number, record in enumerate(export_usage(database, account_id), start=1):
-        row = io.StringIO()
-        write_csv([record], row)
-        out.write(row.getvalue().partition("\n")[2])
-        if number % _LINES == 0:
-            yield out.getvalue()
-            out = io.StringIO()
     yield out.getvalue()
+    records = export_usage(database, account_id)
+    while some := list(islice(records, _LINES)):
+        out = io.StringIO()
+        write_csv(some, out)
+        yield out.getvalue().partition("\n")[2]  # the head is there already

@@ -26,7 +26,7 @@ from frontend.schemas.json_body import parse_object
 from frontend.web import forms, lens
 from frontend.web.fields import groups
 from frontend.web.models import views
-from frontend.web.visitor import require_person
+from frontend.web.visitor import SignInFirst, require_person
 
 bp = Blueprint("workbench", __name__)
 #: What usage calls the requests of this page.
@@ -46,8 +46,8 @@ def show() -> Response:
     account = require_person()
     database = parts().database
     with database.read() as connection:
-        kept = rows.saved_of(connection, account.id)
-    chosen = next((saved for saved in kept if saved.id == request.args.get("saved")), None)
+        kept = rows.names_of(connection, account.id)
+        chosen = rows.saved(connection, account.id, request.args.get("saved", ""))
     if chosen is None and "saved" in request.args:
         raise NotFound("There is no such saved request.")
     models = views()
@@ -69,6 +69,8 @@ def complete() -> Response:
     try:
         asked = load_completion(json_body(), parts().settings.max_total_tokens)
         return respond(asked, _caller)
+    except SignInFirst:
+        raise  # the page's script says so
     except Exception as error:  # a program asks: it gets the API's own shape
         return answer_error(error)
 
@@ -79,6 +81,8 @@ def look() -> Response:
     try:
         asked = lens.load(parse_object(json_body()), parts().settings.max_total_tokens)
         return respond(asked.request, _caller, Form(asked.check_plan, _lens_answer))
+    except SignInFirst:
+        raise
     except Exception as error:
         return answer_error(error)
 

@@ -29,7 +29,11 @@ function readField(field) {
 function number(text) {
   const written = text.trim();
   if (/^-?\d+$/.test(written)) return Number.isSafeInteger(Number(written)) ? Number(written) : BigInt(written);
-  return /^-?\d+(\.\d+)?([eE][+-]?\d+)?$/.test(written) ? Number(written) : written;
+  if (!/^-?\d+(\.\d+)?([eE][+-]?\d+)?$/.test(written)) return written;
+  const value = Number(written);
+  // JSON has no Infinity: it would write null, which means "left out". And what is not 0 must not become it.
+  const kept = Number.isFinite(value) && (value !== 0 || !/[1-9]/.test(written.split(/e/i)[0]));
+  return kept ? value : written;
 }
 
 function json(value) {

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from frontend.db import Database
-from frontend.errors import Unavailable
+from frontend.errors import InvalidRequest, Unavailable
 from tests.postgres import Postgres
 
 
@@ -47,6 +47,16 @@ def test_a_server_that_stands_still_is_unavailable_and_then_back(server: Postgre
         process.send_signal(signal.SIGCONT)
     impatient.ping()
     assert waited < 30  # for ever, without a patience of ours
+
+
+def test_a_text_that_it_can_not_hold_is_a_mistake_of_who_sent_it(server: Postgres, impatient: Database) -> None:
+    def ask(value: str) -> object:
+        with impatient.read() as connection:
+            return connection.execute(text("SELECT CAST(:value AS text)"), {"value": value}).scalar_one()
+
+    with pytest.raises(InvalidRequest):
+        ask("a\0b")
+    assert ask("ab") == "ab"
 
 
 def test_it_may_also_stop_in_the_middle_of_a_transaction(server: Postgres, impatient: Database) -> None:

@@ -32,6 +32,14 @@ def test_an_account_is_closed_to_guesses_from_everywhere(attempts: Attempts) -> 
     assert sum(tried(attempts, 9, origin=f"10.0.1.{number}") for number in range(30)) == 200
 
 
+def test_a_network_of_ipv6_addresses_counts_as_one(attempts: Attempts) -> None:
+    assert sum(tried(attempts, 1, origin=f"2001:db8:1:2::{number:x}") for number in range(20)) == 10
+    assert tried(attempts, 5, origin="2001:db8:1:3::1") == 5
+    assert tried(attempts, 5, origin="::ffff:10.0.0.1") + tried(attempts, 20) == 10
+    attempts.forget("2001:db8:1:2::1", "ada@example.org")
+    assert tried(attempts, 5, origin="2001:db8:1:2:aaaa::") == 5
+
+
 def test_who_knows_the_password_begins_anew(attempts: Attempts) -> None:
     for _ in range(4):
         assert tried(attempts, 9) == 9

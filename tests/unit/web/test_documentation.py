@@ -8,7 +8,7 @@ import click
 import pytest
 from flask import Flask
 
-from frontend.api.openapi import bp as _openapi_is_imported
+from frontend.api.openapi import describe
 from frontend.cli import main
 from frontend.errors import ApiError
 from frontend.schemas.activations import ActivationsSchema
@@ -21,6 +21,8 @@ from tests.unit.web.conftest import Browser
 
 NAMES = [name for group in PAGES.values() for name in group]
 TEXTS = {name: (FOLDER / f"{name}.md").read_text() for name in NAMES}
+#: Shapes that OpenAI's documentation describes.
+OPENAIS = {"File", "FileList", "BatchAnswer", "BatchError", "BatchErrors", "BatchList"}
 #: The questions that the service has answered since it began.
 QUESTIONS = (
     "Why does the model not answer my question?", "Why does my output differ from the output in the docs?",
@@ -51,8 +53,29 @@ def test_every_field_of_a_request_is_documented(schema: type[CompletionSchema]) 
     assert [name for name in schema().load_fields if f"`{name}`" not in text] == []
 
 
+def test_what_may_be_null_is_what_the_page_says() -> None:
+    (line,) = re.findall(r"^- `null` means .*$", TEXTS["strict-validation"], re.MULTILINE)
+    nullable = {name for name, field in CompletionSchema().load_fields.items() if field.allow_none}
+    assert set(re.findall(r"`(\w+)`", line)) - {"null"} == nullable
+
+
+def test_every_name_of_the_contract_is_documented() -> None:
+    """Of bodies, of answers, of parameters and of headers."""
+    code = re.findall(r"```.*?```|`[^`]+`", "\n".join(TEXTS.values()), re.DOTALL)
+    words = {word.lower() for word in re.findall(r"[\w-]+", " ".join(code))}
+    contract = describe(32_000)
+    names = {(name, field) for name, schema in contract["components"]["schemas"].items() if name not in OPENAIS
+             for field in schema.get("properties", {})}
+    for path, operations in contract["paths"].items():
+        for operation in operations.values():
+            names |= {(path, given["name"]) for given in operation.get("parameters", ()) if given["in"] != "path"}
+            names |= {(path, header) for answer in operation["responses"].values()
+                      for header in answer.get("headers", ())}
+    assert len(names) > 150
+    assert sorted((where, name) for where, name in names if name.lower() not in words) == []
+
+
 def test_every_error_code_is_documented() -> None:
-    assert _openapi_is_imported
     assert visitor.WrongForm
     assert sorted(code for code in set(codes(ApiError)) if f"| `{code}` |" not in TEXTS["completions"]) == []
 

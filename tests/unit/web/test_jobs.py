@@ -84,6 +84,8 @@ def test_a_job_is_cancelled_and_erased(signed_in: SignIn, database: Database, ad
         assert browser.post(f"/jobs/{job_id}/cancel").status_code == 303, "also where it has ended"
     browser.get(f"/jobs/{job_id}")
     assert "cancelled" in browser.words
+    assert browser.get(f"/jobs/{job_id}/progress", **{"HX-Request": "true"}).status_code == 286, "it asks no more"
+    assert browser.get(f"/jobs/{job_id}/progress").status_code == 200
     browser.get(f"/jobs/{job_id}/erase")
     assert browser.post(f"/jobs/{job_id}/erase").status_code == 303
     assert browser.get(f"/jobs/{job_id}").status_code == 404
@@ -94,7 +96,8 @@ def test_the_jobs_of_others_are_not_there_and_names_are_text(
 ) -> None:
     job_id = make(database, ada)
     finish(database, job_id, 0)
-    theirs = signed_in(person("eve@example.org"))
+    eve = person("eve@example.org")
+    theirs = signed_in(eve)
     for path in ("", "/progress", "/results.jsonl", "/erase", "/activations/x"):
         assert theirs.get(f"/jobs/{job_id}{path}").status_code == 404, path
     theirs.get("/account")
@@ -103,6 +106,10 @@ def test_the_jobs_of_others_are_not_there_and_names_are_text(
         assert theirs.post(f"/jobs/{job_id}{path}", with_token=False, form_token=token).status_code == 404, path
     theirs.get("/jobs")
     assert "No Jobs yet." in theirs.words
+    eves = make(database, eve)
+    theirs.get(f"/jobs?after={make(database, ada)}")
+    assert "No Jobs before that one." in theirs.words, "nor is their place in time told"
+    assert eves not in theirs.page
     hers = signed_in(ada)
     for path in ("/jobs", f"/jobs/{job_id}", f"/jobs/{job_id}/erase"):
         assert "<script>alert" not in hers.get(path).text

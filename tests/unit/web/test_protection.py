@@ -3,12 +3,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from flask import Flask
 
 from frontend.accounts.api_keys import create_key
 from frontend.accounts.audit import Actor
+from frontend.api.parts import EXTENSION
 from frontend.budgets.token_requests import ask_for_tokens
 from frontend.db import Database
 from frontend.db.records import Account
@@ -114,6 +116,23 @@ def test_what_people_write_is_never_markup(
     for answer in seen:
         assert "<script>alert" not in answer.text
         assert "<img src=x" not in answer.text
+
+
+def test_a_database_that_is_away_is_a_page_too(
+    app: Flask, signed_in: Callable[[Account], Browser], ada: Account, tmp_path: Path
+) -> None:
+    browser = signed_in(ada)
+    app.extensions[EXTENSION].database.close()
+    (tmp_path / "strata.db").rename(tmp_path / "elsewhere")
+    (tmp_path / "strata.db").mkdir()
+    for path in ("/usage", "/nothing"):
+        answer = browser.get(path)
+        assert (answer.status_code, answer.mimetype) == (503 if path == "/usage" else 404, "text/html")
+        assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+    answer = browser.get("/usage")
+    assert "The database does not answer." in browser.words
+    assert answer.headers["x-request-id"] in browser.words, "what people are to send along"
+    assert answer.headers["Retry-After"] == "5"
 
 
 def test_what_is_not_there_is_a_page_for_browsers_and_json_for_programs(browser: Browser) -> None:

@@ -11,6 +11,7 @@ from frontend.accounts.audit import SYSTEM, list_events
 from frontend.accounts.invitations import invite, reset_password
 from frontend.accounts.service import set_disabled
 from frontend.accounts.sessions import IDLE, list_sessions
+from frontend.api.parts import EXTENSION
 from frontend.app import create_app
 from frontend.db import Database
 from frontend.db.records import Account
@@ -128,6 +129,27 @@ def test_a_reset_takes_the_place_of_the_password_and_ends_all_sessions(
     assert old.sign_in(ada.email, "another horse").status_code == 303
 
 
+def test_another_password_ends_links_that_choose_one(
+    signed_in: Callable[[Account], Browser], browser: Browser, database: Database, ada: Account
+) -> None:
+    _, token = reset_password(database, SYSTEM, ada)
+    here = signed_in(ada)
+    here.get("/account")
+    assert here.post("/account/password", old=PASSWORD, new="a new password").status_code == 200
+    assert browser.get(f"/join?token={token}").status_code == 400
+
+
+def test_guesses_at_invitations_shut_nobody_elses(browser: Browser, database: Database) -> None:
+    _, _, token = invite(database, SYSTEM, "lin@example.org")
+    browser.get("/sign-in")
+    form = {"form_token": browser.token, "password": "a new password"}
+    guessed = [browser.post("/join", with_token=False, token=f"guess {number}", **form).status_code
+               for number in range(12)]
+    assert guessed == [400] * 12
+    browser.get(f"/join?token={token}")
+    assert browser.post("/join", token=token, password="a new password").status_code == 303
+
+
 def test_sessions_are_listed_and_ended_one_by_one(
     signed_in: Callable[[Account], Browser], person: Callable[..., Account], database: Database, ada: Account
 ) -> None:
@@ -155,6 +177,20 @@ def test_a_session_ends_when_nobody_comes(
         connection.execute(sessions.update().values(last_seen_at=session.last_seen_at - IDLE))
     assert browser.get("/usage").status_code == 303
     assert list_sessions(database, ada.id) == []
+
+
+def test_guesses_at_signing_in_do_not_keep_a_person_from_another_password(
+    app: Flask, signed_in: Callable[[Account], Browser], ada: Account
+) -> None:
+    while app.extensions[EXTENSION].attempts.allowed("127.0.0.1", ada.email):
+        pass
+    here = signed_in(ada)
+    here.get("/account")
+    assert here.post("/account/password", old="wrong", new="a new password").status_code == 400
+    for _ in range(9):
+        app.extensions[EXTENSION].attempts.allowed("127.0.0.1", f"password {ada.id}")
+    here.get("/account")
+    assert here.post("/account/password", old=PASSWORD, new="a new password").status_code == 429
 
 
 def test_another_password_signs_others_out(signed_in: Callable[[Account], Browser], ada: Account) -> None:

@@ -77,6 +77,14 @@ def test_it_is_as_strict_as_the_api_and_answers_in_its_shape(
     assert browser.client.post("/workbench/completions", json=BODY).status_code == 403
 
 
+def test_who_is_not_signed_in_any_more_is_led_to_where_people_sign_in(browser: Browser) -> None:
+    browser.get("/sign-in")
+    for path, body in (("/workbench/completions", BODY),
+                       ("/workbench/lens", {"model": "tiny-llama", "prompt": "x", "layers": [1]})):
+        answer = browser.client.post(path, json=body, headers={"X-Form-Token": browser.token})
+        assert (answer.status_code, answer.headers["Location"]) == (303, "/sign-in?next=/"), path
+
+
 def test_a_request_is_saved_shown_and_forgotten_by_its_person_only(
     signed_in: Callable[[Account], Browser], person: Callable[..., Account], database: Database, ada: Account
 ) -> None:
@@ -85,7 +93,9 @@ def test_a_request_is_saved_shown_and_forgotten_by_its_person_only(
     answer = hers.post("/workbench/saved", name="</script><b>mine</b>", body=json.dumps(BODY))
     assert answer.status_code == 303
     with database.read() as connection:
-        (saved,) = rows.saved_of(connection, ada.id)
+        (saved_id,) = rows.names_of(connection, ada.id)
+        saved = rows.saved(connection, ada.id, saved_id)
+    assert saved
     assert json.loads(saved.body) == BODY
     hers.get(answer.headers["Location"])
     assert "<b>mine" not in hers.page
@@ -99,7 +109,7 @@ def test_a_request_is_saved_shown_and_forgotten_by_its_person_only(
     hers.get("/workbench")
     hers.post(f"/workbench/saved/{saved.id}/forget")
     with database.read() as connection:
-        assert rows.saved_of(connection, ada.id) == []
+        assert rows.names_of(connection, ada.id) == {}
 
 
 def test_models_say_their_facts_and_states(

@@ -1,0 +1,115 @@
+"""How long the App's pages take on the server for somebody with 10,000 requests in the books, and how large they are.
+
+On a SQLite and a Valkey of its own, in one process, with no Triton: the pages that ask one are not among these.
+"""
+from __future__ import annotations
+
+import hashlib
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from flask.testing import FlaskClient
+from sqlalchemy import event
+
+from frontend.accounts.api_keys import create_key
+from frontend.accounts.audit import SYSTEM
+from frontend.accounts.keys import random_text
+from frontend.accounts.service import create_account
+from frontend.accounts.sessions import LIFE
+from frontend.api.parts import EXTENSION
+from frontend.app import create_app
+from frontend.budgets.grants import give_grant
+from frontend.db import Database, balances, sessions
+from frontend.db.migrate import migrate
+from frontend.db.records import Account, Session
+from frontend.db.token_records import UsageRecord
+from frontend.settings import Settings
+from tests.valkey import Valkey
+
+REQUESTS, DAYS, KEYS, MODELS = 10_000, 90, 20, 4
+PATHS = ("/usage", "/usage?days=90", "/usage?days=365", "/usage.csv", "/usage/request", "/keys", "/jobs", "/account",
+         "/admin/people", "/admin/requests", "/admin/spend", "/admin/audit", "/docs/completions")
+ROUNDS = 20
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Milliseconds of each time that a page was made, statements that it took, and bytes of its text."""
+
+    taken: list[float]
+    statements: int
+    size: int
+
+
+def measure(requests: int = REQUESTS, rounds: int = ROUNDS) -> dict[str, Cost]:
+    """Open each page so often, after once that does not count."""
+    with tempfile.TemporaryDirectory(prefix="strata-bench-") as folder:
+        valkey = Valkey()
+        try:
+            settings = replace(
+                Settings.from_environment(), home=Path(folder), database_url=f"sqlite:///{Path(folder) / 'strata.db'}",
+                redis_url=valkey.url, job_storage=f"file://{folder}", log_level="error",
+                public_url="http://127.0.0.1:8080")
+            database = Database(settings.database_url)
+            migrate(database)
+            secret = _furnish(database, requests)
+            database.close()
+            app = create_app(settings)
+            asked = [0]
+            event.listen(app.extensions[EXTENSION].database.engine, "before_cursor_execute",
+                         lambda *_: asked.__setitem__(0, asked[0] + 1))
+            client = app.test_client()
+            client.set_cookie("strata_session", secret)
+            return {path: _open(client, path, rounds, asked) for path in PATHS}
+        finally:
+            valkey.stop()
+
+
+def table(costs: dict[str, Cost]) -> str:
+    """A row for each page."""
+    lines = ["| page | p50 ms | most ms | statements | kB |", "|---|---|---|---|---|"]
+    for path, cost in costs.items():
+        lines.append(f"| {path} | {statistics.median(cost.taken):.1f} | {max(cost.taken):.1f} | {cost.statements} | "
+                     f"{cost.size / 1000:.0f} |")
+    return "\n".join(lines)
+
+
+def _open(client: FlaskClient, path: str, rounds: int, asked: list[int]) -> Cost:
+    taken, size = [], 0
+    for _ in range(rounds + 1):
+        asked[0], began = 0, time.perf_counter()
+        answer = client.get(path)
+        size = len(answer.data)
+        taken.append((time.perf_counter() - began) * 1e3)
+        assert answer.status_code == 200, path
+    return Cost(taken[1:], asked[0], size)
+
+
+def _furnish(database: Database, requests: int) -> str:
+    """Somebody with keys, tokens and requests, who is signed in; the secret of the cookie."""
+    account = create_account(database, SYSTEM, "bench@example.org", "admin")
+    give_grant(database, SYSTEM, account.id, 10**9, "to be measured")
+    keys = [create_key(database, SYSTEM, account, f"key {number}")[0].id for number in range(KEYS)]
+    now = datetime.now(UTC)
+    with database.write() as connection:
+        for number in range(requests):
+            balances.add_usage(connection, UsageRecord(
+                f"req_{number}", account.id, keys[number % KEYS], now - timedelta(days=number % DAYS),
+                f"model-{number % MODELS}", "/v1/completions", None, 30, 20, 50, 0, 200, 7, "request"))
+    return _sign_in(database, account, now)
+
+
+def _sign_in(database: Database, account: Account, now: datetime) -> str:
+    secret = random_text(43)
+    session = Session(f"sess_{random_text(20)}", account.id, now, now, now + LIFE, "127.0.0.1", "bench")
+    with database.write() as connection:
+        sessions.add_session(connection, session, hashlib.sha256(secret.encode()).hexdigest())
+    return secret
+
+
+if __name__ == "__main__":
+    print(f"## Pages with {REQUESTS:,} requests\n", table(measure()), sep="\n", end="\n\n")
