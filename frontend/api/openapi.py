@@ -1,7 +1,6 @@
 """GET /openapi.json: the contract as a machine reads it, generated from the schemas that check requests."""
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -10,12 +9,12 @@ from apispec.ext.marshmallow import MarshmallowPlugin
 from flask import Blueprint, Response
 from marshmallow import fields
 
+from frontend import errors
 from frontend.api import chat, openapi_jobs, tensor_files
 from frontend.api.answers import json_answer
 from frontend.api.openapi_parts import CHECKED, add_errors, answer_of, error_answers, operation
 from frontend.api.parts import parts
 from frontend.api.usage import DAYS, MOST_DAYS
-from frontend.errors import ApiError
 from frontend.schemas import answers
 from frontend.schemas.completions import CompletionSchema
 from frontend.schemas.tokens import DetokenizeSchema, TokenizeSchema
@@ -50,7 +49,7 @@ def describe(max_total_tokens: int) -> dict[str, Any]:
     document: dict[str, Any] = spec.to_dict()
     # The chunks of a stream are no JSON body, so no route refers to them.
     document["components"]["schemas"]["Completion"]["properties"]["max_tokens"]["maximum"] = max_total_tokens
-    document["components"]["schemas"]["ErrorBody"]["properties"]["code"]["enum"] = sorted(set(_codes(ApiError)))
+    document["components"]["schemas"]["ErrorBody"]["properties"]["code"]["enum"] = sorted(_codes())
     return document
 
 
@@ -101,10 +100,9 @@ def _add_routes(spec: APISpec) -> None:
     spec.components.schema("CompletionChunk", schema=answers.CompletionChunkSchema)
 
 
-def _codes(error: type[ApiError]) -> Iterator[str]:
-    yield error.code
-    for kind in error.__subclasses__():
-        yield from _codes(kind)
+def _codes() -> set[str]:
+    """Those of the API. The App has an error of its own."""
+    return {kind.code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.ApiError)}
 
 
 def _name(schema: Any) -> str:

@@ -70,7 +70,8 @@ def test_every_field_is_there_with_its_bounds(document: Document) -> None:
 
 def test_the_error_codes_are_all_there(document: Document) -> None:
     def codes(kind: type[ApiError]) -> set[str]:
-        return {kind.code}.union(*(codes(below) for below in kind.__subclasses__()))
+        here = set() if kind.__module__.startswith("frontend.web.") else {kind.code}
+        return here.union(*(codes(below) for below in kind.__subclasses__()))
 
     assert set(document["components"]["schemas"]["ErrorBody"]["properties"]["code"]["enum"]) == codes(ApiError)
 
