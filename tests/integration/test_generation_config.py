@@ -24,7 +24,10 @@ def answers(http: httpx.Client) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def hostile(stack: Stack, checkpoints: Path, http: httpx.Client) -> Any:
-    """The tests' model reloaded beside a generation_config.json that would change everything."""
+    """The tests' model reloaded beside a generation_config.json that would change everything.
+
+    It stays loaded for the tests that follow: they are about the same answers.
+    """
     file = checkpoints / "tiny-llama" / "generation_config.json"
     before = file.read_bytes() if file.exists() else None
     inference = Inference([stack.grpc])
@@ -40,8 +43,6 @@ def hostile(stack: Stack, checkpoints: Path, http: httpx.Client) -> Any:
         file.unlink()
         if before is not None:
             file.write_bytes(before)
-        inference.repository.unload("tiny-llama", stack.grpc, LOAD)
-        inference.repository.load("tiny-llama", stack.grpc, LOAD)
         inference.close()
 
 
