@@ -94,7 +94,7 @@ def get_results(job_id: str) -> Response:
     after = number(query("after"), "after", -1, -1, 10**9)
     parts().jobs.show(job_id, caller.account_id)
     through = parts().jobs.complete_through(job_id)
-    lines = (job_line(result) for result in parts().jobs.results(job_id, after))
+    lines = (part for result in parts().jobs.results(job_id, after) for part in job_line(result))
     answer = sent(caller.account_id, lambda: Response(parts_of(joined(lines)), content_type=JSONL))
     answer.headers[COMPLETE] = str(through)
     return answer

@@ -105,7 +105,7 @@ class Ledger:
         def write(connection: Connection) -> None:
             for outcome, result in results:
                 charged = self._charge(connection, outcome)
-                line = len(batch_line(self._job.id, result)) if self._job.batch is not None else 0
+                line = sum(map(len, batch_line(self._job.id, result))) if self._job.batch is not None else 0
                 good = result.code is None
                 if not rows.finish_task(connection, self._job.id, result, charged, line * good, line * (not good)):
                     raise _NotOurs

@@ -94,7 +94,8 @@ class Files:
         file = self.show(file_id, account_id)
         if job := self._job(file_id, account_id):
             failed = file_id.startswith(_ERRORS)
-            lines = (batch_line(job.id, result) for result in results(self._database, job.id, failed=failed))
+            lines = (part for result in results(self._database, job.id, failed=failed)
+                     for part in batch_line(job.id, result))
             late = expired_lines(self._database, job.id) if failed and job.status == "expired" else iter(())
             return joined(chain(lines, late))
         return self._storage.read(_path(file_id), 0, file.bytes)
@@ -141,15 +142,21 @@ def _of_job(job: Job, file_id: str) -> File:
                 job.expires_at)
 
 
-def joined(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Lines in parts of some size: each write to a socket costs more than a line."""
-    part: list[bytes] = []
+def joined(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """The same bytes in parts of some size: each write to a socket costs more than a line, and copies its part."""
+    small: list[bytes] = []
     size = 0
-    for line in lines:
-        part.append(line)
-        size += len(line)
+    for part in parts:
+        small.append(part)
+        size += len(part)
         if size >= PART // 16:
-            yield b"".join(part)
-            part, size = [], 0
-    if part:
-        yield b"".join(part)
+            if len(part) <= PART:
+                yield b"".join(small)
+            else:
+                if small[:-1]:
+                    yield b"".join(small[:-1])
+                for start in range(0, len(part), PART):
+                    yield part[start : start + PART]
+            small, size = [], 0
+    if small:
+        yield b"".join(small)

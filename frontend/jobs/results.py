@@ -13,19 +13,19 @@ from frontend.db.job_records import Result
 PAGE_ROWS, PAGE_BYTES = 500, 2**20
 
 
-def job_line(result: Result) -> bytes:
-    """One line of GET /v1/jobs/{id}/results."""
+def job_line(result: Result) -> tuple[bytes, ...]:
+    """The parts of one line of GET /v1/jobs/{id}/results. A body of megabytes is not copied."""
     head = orjson.dumps({"custom_id": result.custom_id, "index": result.place, "status": result.status})[:-1]
     if result.code is None:
-        return head + b',"response":' + result.body + b"}\n"
-    return head + b"," + result.body[1:] + b"\n"  # it is {"error": …}
+        return head, b',"response":', result.body, b"}\n"
+    return head, b",", result.body[1:], b"\n"  # it is {"error": …}
 
 
-def batch_line(job_id: str, result: Result) -> bytes:
-    """One line of a batch's output or error file, as OpenAI has them."""
+def batch_line(job_id: str, result: Result) -> tuple[bytes, ...]:
+    """The parts of one line of a batch's output or error file, as OpenAI has them."""
     head = orjson.dumps({"id": _line_id(job_id, result.place), "custom_id": result.custom_id})
     response = orjson.dumps({"status_code": result.status, "request_id": result.request_id})
-    return b"".join((head[:-1], b',"response":', response[:-1], b',"body":', result.body, b'},"error":null}\n'))
+    return head[:-1], b',"response":', response[:-1], b',"body":', result.body, b'},"error":null}\n'
 
 
 def expired_lines(database: Database, job_id: str) -> Iterator[bytes]:
@@ -54,7 +54,9 @@ def results(database: Database, job_id: str, after: int = -1, failed: bool | Non
         if not page:
             return
         after = page[-1].place
-        yield from page
+        page.reverse()
+        while page:  # what has been sent must not stand in memory while more is read
+            yield page.pop()
 
 
 def _line_id(job_id: str, place: int) -> str:

@@ -49,7 +49,7 @@ def results(job_id: str) -> Response:
     """What has finished, a line each."""
     account = require_person()
     parts().jobs.show(job_id, account.id)
-    lines = (job_line(result) for result in parts().jobs.results(job_id))
+    lines = (part for result in parts().jobs.results(job_id) for part in job_line(result))
     answer = sent(account.id, lambda: Response(parts_of(joined(lines)), content_type=JSONL))
     return _as_file(answer, f"{job_id}.jsonl")
 

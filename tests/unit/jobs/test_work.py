@@ -16,8 +16,10 @@ from frontend.db import job_work as work
 from frontend.db import jobs as rows
 from frontend.db.job_figures import job_figures
 from frontend.db.job_records import UNFINISHED, Item, Result, Shard
+from frontend.jobs.files import joined
 from frontend.jobs.results import batch_line, job_line, results
 from frontend.jobs.service import Owner, new_job
+from frontend.jobs.storage import PART
 
 NOW = datetime.now(UTC)
 
@@ -158,11 +160,21 @@ def test_pages_of_results_are_bounded_by_bytes(database: Database, account: str)
 
 
 def test_lines_say_what_came() -> None:
-    assert job_line(result(2)) == b'{"custom_id":"r2","index":2,"status":200,"response":{"id":"cmpl"}}\n'
-    assert job_line(result(2, "x")) == b'{"custom_id":"r2","index":2,"status":400,"error":{"code":"x"}}\n'
-    assert batch_line("job_7", result(2)) == (
+    assert b"".join(job_line(result(2))) == b'{"custom_id":"r2","index":2,"status":200,"response":{"id":"cmpl"}}\n'
+    assert b"".join(job_line(result(2, "x"))) == b'{"custom_id":"r2","index":2,"status":400,"error":{"code":"x"}}\n'
+    assert b"".join(batch_line("job_7", result(2))) == (
         b'{"id":"batch_req_7_2","custom_id":"r2","response":{"status_code":200,"request_id":"req_1",'
         b'"body":{"id":"cmpl"}},"error":null}\n')
+
+
+@pytest.mark.parametrize("sizes", [
+    [], [1], [PART + 1], [10, 2 * PART + 5, 3], [PART // 16] * 3, [7] * 50_000, [3, PART]])
+def test_what_is_sent_comes_in_parts_of_some_size(sizes: list[int]) -> None:
+    whole = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
+    sent = list(joined(iter(whole)))
+    assert b"".join(sent) == b"".join(whole)
+    assert all(0 < len(part) <= PART + PART // 16 for part in sent)
+    assert len(sent) <= 2 + 16 * sum(sizes) // PART
 
 
 def test_erasing_takes_everything_and_keeps_the_sums(database: Database, account: str) -> None:
