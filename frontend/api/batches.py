@@ -30,6 +30,7 @@ _DAY = timedelta(hours=24)
 def create_batch() -> Response:
     """Make a Job of a file. If a line of it is wrong, the batch is there, has failed, and says so."""
     caller = require_caller("jobs")
+    query()
     asked = load_batch(json_body())
     batch = {"input_file_id": asked["input_file_id"], "metadata": asked["metadata"]}
     with parts().threads.share(caller.account_id), tempfile.TemporaryFile() as file:
@@ -65,6 +66,7 @@ def list_batches() -> Response:
 def get_batch(batch_id: str) -> Response:
     """One batch."""
     caller = require_caller("jobs")
+    query()
     return json_answer(_described(_shown(batch_id, caller.account_id)))
 
 
@@ -72,6 +74,7 @@ def get_batch(batch_id: str) -> Response:
 def cancel_batch(batch_id: str) -> Response:
     """End a batch; what has finished stays."""
     caller = require_caller("jobs")
+    query()
     _shown(batch_id, caller.account_id)
     return json_answer(_described(parts().jobs.cancel(_job_id(batch_id), caller.account_id)))
 

@@ -18,6 +18,7 @@ from frontend.api.body import json_body
 from frontend.api.compression import choose, compress
 from frontend.api.counting import GONE, Observation, observation
 from frontend.api.disconnect import DisconnectWatcher
+from frontend.api.listing import query
 from frontend.api.parts import parts
 from frontend.api.quota import note_available, turn
 from frontend.api.start import Cancellation, Start, while_away
@@ -55,6 +56,7 @@ _FILE = Form(tensor_files.check_plan, lambda run: tensor_files.answer(run.file()
 @bp.post("/v1/completions")
 def create_completion() -> Response:
     """Complete prompts."""
+    query()
     asked = load_completion(json_body(), parts().settings.max_total_tokens)
     as_file = tensor_files.preferred(request.accept_mimetypes)
     if as_file:

@@ -45,6 +45,8 @@ def create_file() -> Response:
             raise InvalidRequest("The form broke off or is not valid.") from error
         problems = [Problem(f"Unknown field: {name}.", name) for name in (*form, *files)
                     if name not in _FIELDS | {"file"}]
+        problems += [Problem(f"{name} is given twice.", name) for name in dict.fromkeys((*form, *files))
+                     if len(form.getlist(name)) + len(files.getlist(name)) > 1]
         if form.get("purpose") != "batch":
             problems.append(Problem("purpose must be 'batch'.", "purpose"))
         if "file" not in files:
@@ -77,6 +79,7 @@ def list_files() -> Response:
 def get_file(file_id: str) -> Response:
     """One file."""
     caller = require_caller("jobs")
+    query()
     return json_answer(_described(parts().files.show(file_id, caller.account_id)))
 
 
@@ -84,6 +87,7 @@ def get_file(file_id: str) -> Response:
 def get_content(file_id: str) -> Response:
     """What is in it."""
     caller = require_caller("jobs")
+    query()
     return sent(caller.account_id, lambda: Response(
         parts_of(parts().files.read(file_id, caller.account_id)), content_type=JSONL))
 
@@ -92,6 +96,7 @@ def get_content(file_id: str) -> Response:
 def delete_file(file_id: str) -> Response:
     """Erase an uploaded file."""
     caller = require_caller("jobs")
+    query()
     parts().files.delete(file_id, caller.account_id)
     return json_answer({"id": file_id, "object": "file", "deleted": True})
 

@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 from frontend.api.answers import json_answer
 from frontend.api.auth import require_caller
 from frontend.api.counting import observation
+from frontend.api.listing import query
 from frontend.api.parts import parts
 from frontend.completions.activations import MIB
 from frontend.completions.request import DTYPE_BYTES
@@ -21,6 +22,7 @@ bp = Blueprint("models", __name__)
 def list_models() -> Response:
     """Every model that is served, Warm or Cold."""
     require_caller()
+    query()
     inference = parts().inference
     cards = inference.models()
     states = inference.states([card.id for card in cards])
@@ -32,6 +34,7 @@ def list_models() -> Response:
 def get_model(model: str) -> Response:
     """One model."""
     require_caller()
+    query()
     observation().asked = model
     inference = parts().inference
     card = inference.model(model)

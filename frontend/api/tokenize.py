@@ -7,6 +7,7 @@ from frontend.api.answers import json_answer
 from frontend.api.auth import require_caller
 from frontend.api.body import json_body
 from frontend.api.counting import observation
+from frontend.api.listing import query
 from frontend.api.parts import parts
 from frontend.errors import InvalidRequest
 from frontend.schemas.tokens import load_detokenize, load_tokenize
@@ -17,6 +18,7 @@ bp = Blueprint("tokenize", __name__)
 @bp.post("/v1/tokenize")
 def tokenize() -> Response:
     """The ids of a text, and the text that each of them stands for."""
+    query()
     asked = load_tokenize(json_body())
     observation().asked = asked.model
     require_caller("completions")
@@ -35,6 +37,7 @@ def tokenize() -> Response:
 @bp.post("/v1/detokenize")
 def detokenize() -> Response:
     """The text of ids, special tokens included, so that tokenizing it without adding any gives the ids again."""
+    query()
     asked = load_detokenize(json_body())
     observation().asked = asked.model
     require_caller("completions")

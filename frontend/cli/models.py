@@ -4,18 +4,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 from redis.exceptions import RedisError
 
 from frontend.cli.shared import Columns, actor, as_json_option, open_database, print_json, show
+from frontend.db import Database
 from frontend.db.policies import PolicyChange
 from frontend.limits.store import connect
 from frontend.settings import Settings
 from frontend.warmth import policies as service
 from frontend.warmth import wishes
-from frontend.warmth.policies import KINDS, policy_of
+from frontend.warmth.policies import KINDS, Policy, policy_of
 from frontend.warmth.records import Records
 from model_repository import catalog
 
@@ -98,8 +100,13 @@ def load(model: str, as_json: bool) -> None:
 def unload(model: str, as_json: bool) -> None:
     """Make a model Cold as soon as no request uses it. Who asks for it then makes it Warm again.
 
-    A model whose policy keeps it Warm now is not unloaded: change its policy.
+    A model whose policy keeps it Warm now is refused: change its policy.
     """
+    with open_database() as database:
+        now = _policy(database, model)
+    if now.keeps_warm(datetime.now(UTC)):
+        raise click.ClickException(f"its policy keeps {model} Warm now, so it would be loaded again: change that first, "
+                                   f"as with: strata models policy {model} --warm on_demand --no-windows")
     _wish(model, "unload", as_json)
 
 
@@ -131,8 +138,7 @@ def policy(
     with open_database() as database:
         if reset or change != PolicyChange():
             service.set_policy(database, actor(), model, None if reset else change)
-        entry, changed = _CATALOG[model], service.changes(database).get(model)
-        now = policy_of(entry.warm, entry.idle_minutes, entry.warm_windows, changed)
+        now = _policy(database, model)
     show([ModelPolicy(model, now.warm, now.idle_minutes, list(now.warm_windows), now.changed)], as_json, _POLICY)
 
 
@@ -156,6 +162,11 @@ def drain(triton: str, undo: bool, as_json: bool) -> None:
         print_json({"triton": triton, "drained": not undo})
     else:
         click.echo(f"{triton} gets requests again" if undo else f"{triton} gets no new requests", err=True)
+
+
+def _policy(database: Database, model: str) -> Policy:
+    entry, changed = _CATALOG[model], service.changes(database).get(model)
+    return policy_of(entry.warm, entry.idle_minutes, entry.warm_windows, changed)
 
 
 def _wish(model: str, wish: str, as_json: bool) -> None:

@@ -15,6 +15,8 @@ _NOT_LOADED = ("is not found", "is not ready", "has no available versions", "is 
 _ENGINE_DIED = "the engine died"
 #: And that shared memory, through which large answers go, is full.
 _NO_ROOM = ("has no room for", "no shared memory")
+#: And that a position was asked for which the completion did not reach: so it will end each time.
+_ENDED_EARLY = "but the completion ended at position"
 
 
 #: What a failed load says, by what it is about. Reasons are for users: no paths, no traces.
@@ -124,7 +126,8 @@ def stream_error(details: str, model: str, started: bool = False) -> ApiError:
     if is_not_loaded(details) or (code == "UNAVAILABLE" and not started and _ENGINE_DIED not in words):
         return _not_warm(model)
     if code == "INTERNAL":  # this request alone failed, and sending it again would not always help: the words say
-        return InferenceError(f"Inference failed to run {model!r}: {words}")
+        again = {"x-should-retry": "false"} if _ENDED_EARLY in words else {}
+        return InferenceError(f"Inference failed to run {model!r}: {words}", headers=again)
     if started or _ENGINE_DIED in words:
         return broke_off(model)
     if is_gone(details):

@@ -40,6 +40,13 @@ _MOST_KNOWN = 1000
 _DEFAULTS = Sampling()
 
 
+def _check_words(words: tuple[str, ...]) -> None:
+    """White space in front of a word does not count, so there must be something behind it."""
+    for place, word in enumerate(words):
+        if not word.strip():
+            raise ValidationError(f"must hold words, and bad_words[{place}] is only white space.")
+
+
 class StreamOptionsSchema(StrictSchema):
     """`stream_options`."""
 
@@ -77,7 +84,7 @@ class CompletionSchema(StrictSchema):
         "description": "As logprobs, for the prompt's own tokens."})
     logit_bias = LogitBias(allow_none=True, load_default=tuple)
     allowed_token_ids = TokenIds(1, load_default=None, allow_none=False)
-    bad_words = Strings(64, load_default=tuple)
+    bad_words = Strings(64, load_default=tuple, validate=_check_words)
     min_tokens = StrictInteger(0, load_default=_DEFAULTS.min_tokens)
     ignore_eos = StrictBoolean(load_default=_DEFAULTS.ignore_eos)
     include_stop_str_in_output = StrictBoolean(load_default=_DEFAULTS.include_stop_str_in_output)

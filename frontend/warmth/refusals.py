@@ -11,7 +11,8 @@ def not_started(model: str, failure: Failure, seconds: float) -> ApiError:
     """The answer to all who waited for a load that failed or may not be, and to those who come before the next try."""
     if failure.paused:
         return SpendCap(f"New work on {model!r} is paused: a Spend limit was reached while the request waited for the "
-                        "model to become Warm. It goes on next month, or once an admin raises the limit.")
+                        "model to become Warm. It goes on next month, or once an admin raises the limit.",
+                        headers={"x-should-retry": "false"})
     return ModelUnavailable(f"The model {model!r} could not be started: {failure.reason}. It is tried again later.",
                             headers=_retry(seconds))
 

@@ -48,9 +48,12 @@ def test_the_list_shows_each_triton(run: Any, triton: SmallTriton, valkey: Valke
 def test_wishes_go_to_the_keeper_and_into_the_audit_log(run: Any, strata: Strata, valkey: Valkey) -> None:
     run("load", "tiny-llama")
     assert Records(valkey.client).asked() == {"tiny-llama": "load"}
+    refusal = run("unload", "tiny-llama", code=1)
+    assert "its policy keeps tiny-llama Warm now" in refusal
+    run("policy", "tiny-llama", "--warm", "on_demand")
     assert json.loads(run("unload", "tiny-llama", "--json")) == {"model": "tiny-llama", "asked_for": "unload"}
     assert Records(valkey.client).asked() == {"tiny-llama": "unload"}
-    assert [event.action for event in list_events(strata.database)] == ["model:load", "model:unload"]
+    assert [event.action for event in list_events(strata.database)] == ["model:load", "model:policy", "model:unload"]
     assert "is not one of" in run("load", "gpt-2", code=2)
 
 

@@ -173,6 +173,9 @@ def test_stop() -> None:
 
 
 def test_bad_words() -> None:
+    for blank in (" ", "\n", "\t \u3000"):
+        (problem,) = problems(bad_words=["a", blank])
+        assert (problem.param, "bad_words[1]" in problem.message) == ("bad_words", True)
     assert load(bad_words=[]).sampling.bad_words == ()
     assert load(bad_words=["a"] * 64).sampling.bad_words == ("a",) * 64
     for sent in (1, "a", {}, [""], ["a"] * 65, [1]):

@@ -139,7 +139,7 @@ def test_who_waits_hears_of_the_spend_limit(redis: Redis, triton: SmallTriton) -
     for request in (waits, Request(places, card_of(triton))):
         error = error_of(request, SpendCap)
         assert "tiny-llama" in error.message
-        assert "Retry-After" not in error.headers
+        assert error.headers == {"x-should-retry": "false"}
 
 
 def test_nobody_waits_for_a_load_without_end(redis: Redis, triton: SmallTriton) -> None:
