@@ -105,7 +105,7 @@ def unload(model: str, as_json: bool) -> None:
     with open_database() as database:
         now = _policy(database, model)
     if now.keeps_warm(datetime.now(UTC)):
-        raise click.ClickException(f"its policy keeps {model} Warm now, so it would be loaded again: change that first, "
+        raise click.ClickException(f"its policy keeps {model} Warm now, so it would be loaded again: change it first, "
                                    f"as with: strata models policy {model} --warm on_demand --no-windows")
     _wish(model, "unload", as_json)
 

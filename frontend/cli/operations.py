@@ -2,6 +2,8 @@
 by whoever deploys it."""
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import click
@@ -36,6 +38,10 @@ def worker() -> None:
     settings = Settings.from_environment()
     logs.configure(settings.log_level)
     run(settings)
+    # Python would wait for threads that hang in a call. What they work on is given back, or soon will be.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 @click.command()

@@ -37,6 +37,9 @@ from frontend.spend.limits import is_paused
 ROUTE = "/v1/jobs"
 #: How often a request may fail in a way that may be its own fault, and be begun at all, before it counts as failed.
 MOST_FAULTS, MOST_ATTEMPTS = 3, 12
+#: Seconds for which a request waits for its turn, and then may run. Nobody waits for its answer, and one that is begun
+#: anew loses what it has.
+TIMEOUT = 4 * 3600.0
 #: Log probabilities that a result may hold, 50 to 80 bytes each: it stands in memory whole, and in one row, of which
 #: PostgreSQL gives back no more than half a gigabyte.
 MOST_ENTRIES = 5_000_000
@@ -54,7 +57,6 @@ class Verdict(Enum):
     STOPPED = "it is begun again: it was stopped by us"
     NO_TOKENS = "its Job waits for tokens"
     NO_SPEND = "its Job waits for the Spend limit"
-    NO_MODEL = "its Job fails: there is no such model"
 
 
 @dataclass
@@ -116,8 +118,9 @@ class Attempt:
         if self._task.attempts > MOST_ATTEMPTS:
             raise BrokeOff(f"The request was begun {MOST_ATTEMPTS} times, and what ran it died each time.")
         request = load_completion(self._task.item.body, settings.max_total_tokens)
-        limits = Limits(settings.max_total_tokens, settings.request_timeout_seconds)
-        plan = plan_request(request, tools.inference, limits)
+        plan = plan_request(
+            request, tools.inference, Limits(settings.max_total_tokens, settings.request_timeout_seconds))
+        limits = Limits(settings.max_total_tokens, TIMEOUT)
         if plan.entries > MOST_ENTRIES:
             raise InvalidRequest(
                 f"This request asks for up to {plan.entries} log probabilities, and a result of a Job has at most "
@@ -184,9 +187,8 @@ class Attempt:
             return Verdict.NO_SPEND, error
         if isinstance(raised, InvalidRequest):
             return Verdict.REFUSED, error
-        if isinstance(raised, ModelNotFound):
-            known = self._job.model in self._tools.settings.models  # then its Triton has only just started
-            return (Verdict.LATER if known else Verdict.NO_MODEL), error
+        if isinstance(raised, ModelNotFound):  # it was there when the Job was submitted, and may be again
+            return Verdict.LATER, error
         if isinstance(raised, BrokeOff):
             return Verdict.BROKEN_OFF, error
         ours = not isinstance(raised, (ApiError, RedisError))

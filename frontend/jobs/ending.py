@@ -15,7 +15,7 @@ from frontend.completions.choices import Choice
 from frontend.db import balances as balance_rows
 from frontend.db import job_work as rows
 from frontend.db import jobs as job_rows
-from frontend.db.job_records import UNFINISHED, Job, Result, Shard
+from frontend.db.job_records import Job, Result, Shard
 from frontend.errors import Unavailable, error_body
 from frontend.jobs.attempt import Outcome, Verdict, release
 from frontend.jobs.results import batch_line
@@ -89,15 +89,6 @@ class Ledger:
                                  needs=None if spend else outcome.needs)
 
         return self._write(write)
-
-    def fail(self, outcome: Outcome) -> None:
-        """End the Job with an error that every request of it would have."""
-        error = outcome.error
-        assert error is not None
-        now = datetime.now(UTC)
-        self._write(lambda connection: job_rows.move(
-            connection, self._job.id, "failed", by=UNFINISHED, at=now, expires_at=self._kept_until(now),
-            error={"code": error.code, "message": error.message}))
 
     def _commit(self, results: list[tuple[Outcome, Result]], shard: Shard | None) -> bool:
         """Everything of these results in one transaction; whether it was done. What was held is given back if not."""

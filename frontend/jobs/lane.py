@@ -168,9 +168,6 @@ class LaneWork:
                 self._answer(outcome)
             case Verdict.REFUSED:
                 self._ledger.refuse(outcome)
-            case Verdict.NO_MODEL:
-                self._ledger.fail(outcome)
-                self._over = True
             case Verdict.NO_TOKENS | Verdict.NO_SPEND:
                 self._ledger.put_back(outcome)
                 if self._ledger.pause(outcome):

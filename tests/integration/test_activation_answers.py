@@ -172,6 +172,8 @@ def test_a_listed_position_that_the_completion_never_reached_fails_the_request(
     assert (status, error["type"], error["code"]) == (502, "server_error", "inference_error")
     assert "position 6" in error["message"]
     assert "ignore_eos" in error["message"]
+    asked = {"model": "tiny-llama", **body, "activations": {"layers": [0], "positions": [0, 6]}}
+    assert http.post("/v1/completions", json=asked, headers=headers).headers["x-should-retry"] == "false"
     assert complete(http, **body, activations={"layers": [0], "positions": [0, 3]})[0]["finish_reason"] == "stop"
 
 

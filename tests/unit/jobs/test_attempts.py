@@ -14,7 +14,7 @@ from frontend.budgets.holds import Order, balance, take_hold
 from frontend.db import Database
 from frontend.db import jobs as rows
 from frontend.db.job_records import Item, Job, Lane, Task
-from frontend.errors import Unavailable
+from frontend.errors import ModelNotFound, Unavailable
 from frontend.jobs import attempt
 from frontend.jobs.attempt import MOST_FAULTS, Attempt, Outcome, Verdict
 from frontend.jobs.governor import Governor
@@ -44,6 +44,7 @@ def job(database: Database) -> Job:
     (RuntimeError("a bug that one prompt finds"), MOST_FAULTS - 1, Verdict.REFUSED),
     (Unavailable("away"), MOST_FAULTS - 1, Verdict.LATER),
     (RedisAway("away"), MOST_FAULTS - 1, Verdict.LATER),
+    (ModelNotFound("not served now"), MOST_FAULTS - 1, Verdict.LATER),
 ])
 def test_what_fails_before_it_has_a_place(
     tools: Tools, job: Job, monkeypatch: pytest.MonkeyPatch, raised: Exception, faults: int, verdict: Verdict
