@@ -87,7 +87,7 @@ class StrictNumber(fields.Float):
         if type(value) is not int and type(value) is not float:
             raise wrong_type("a number", value)
         if value != 0 and abs(value) < LEAST_NUMBER:
-            raise ValidationError(f"must be 0 or at least {LEAST_NUMBER} away: the engine would take it for 0.")
+            raise ValidationError(f"must not be nearer to 0 than {LEAST_NUMBER}: the engine would take it for 0.")
         try:
             return float(value) + 0.0  # −0 becomes 0
         except OverflowError:
@@ -276,6 +276,9 @@ class LogitBias(fields.Field[Any]):
             raise ValidationError(f"must map '{key}' to a number, and it is {name_of_type(bias)}.")
         if not -100 <= bias <= 100:
             raise ValidationError(f"must map '{key}' to a number that is at least -100 and at most 100.")
+        if bias != 0 and abs(bias) < LEAST_NUMBER:
+            raise ValidationError(
+                f"must map '{key}' to a number not nearer to 0 than {LEAST_NUMBER}: the engine would take it for 0.")
         return int(key), float(bias)
 
 

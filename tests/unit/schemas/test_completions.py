@@ -199,7 +199,7 @@ def test_logit_bias() -> None:
     assert loaded == ((0, 1.0), (128255, -100.0), (7, 100.0))
     assert len(load(logit_bias={str(i): 0 for i in range(1024)}).sampling.logit_bias) == 1024
     keys = ("01", "-1", "+1", " 1", "1 ", "1.0", "1e3", "", "x", "١", "²", "1_0", "0x1", "1\n", "9" * 20)
-    values = ("1", True, None, [], {}, 100.1, -101, 10**400)
+    values = ("1", True, None, [], {}, 100.1, -101, 10**400, 1e-40, -1e-38)
     sents = [*({key: 1} for key in keys), *({"1": value} for value in values), [], "x", 1,
              {str(i): 0 for i in range(1025)}]
     for sent in sents:
