@@ -3,6 +3,9 @@
 vLLM's EngineCore and workers are children of Triton's stub. If the stub or Triton is killed, nobody tells them, and
 they keep their memory. The guardian is a small process in a session of its own that waits for either death.
 
+It also ends what Triton only waits for: on a machine so busy that a stub does not show for a second that it lives,
+Triton gives up the load and then waits, without telling it, for the stub's end. Neither would ever move again.
+
 Python's resource trackers, in the same group, are spared at first: they remove the shared memory and semaphores that
 the killed ones leave in /dev/shm, and end as soon as the last of these is gone. The folder of slabs, which no tracker
 knows, the guardian removes itself.
@@ -12,6 +15,7 @@ knows, the guardian removes itself.
 
 from __future__ import annotations
 
+import glob
 import os
 import select
 import signal
@@ -24,6 +28,11 @@ from pathlib import Path
 
 #: How long Python's resource tracker may take to unlink the shared memory of processes that were killed.
 TRACKER_SECONDS = 5.0
+#: Seconds between two looks at what Triton does, and for which it may wait for a stub's end: an engine that is unloaded
+#: takes some ten.
+LOOK_SECONDS, HANGING_SECONDS = 10.0, 120.0
+#: The number of the system call that waits for a child, by machine.
+_WAIT = {"x86_64": 61, "aarch64": 260}.get(os.uname().machine)
 
 
 def start() -> None:
@@ -42,8 +51,11 @@ def _python() -> str:
     return sys.executable or f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def watch(group: int, parent: int) -> None:
-    """Returns when the leader of the group or its parent has died, after ending what is left of the group."""
+def watch(group: int, parent: int, look: float = LOOK_SECONDS, hanging: float = HANGING_SECONDS) -> None:
+    """Returns when the leader of the group or its parent has died, after ending what is left of the group.
+
+    So it does when the parent has been doing nothing but wait for the leader's end for `hanging` seconds.
+    """
     waits = select.poll()
     for pid in (group, parent):
         try:
@@ -51,8 +63,24 @@ def watch(group: int, parent: int) -> None:
         except ProcessLookupError:
             break
     else:
-        waits.poll()
+        since = time.monotonic()
+        while not waits.poll(look * 1000):
+            if not awaits(parent, group):
+                since = time.monotonic()
+            elif time.monotonic() - since >= hanging:
+                print(f"strata: Triton has given up process {group} and waits for its end, so it is ended", flush=True)
+                break
     end(group)
+
+
+def awaits(parent: int, child: int) -> bool:
+    """Whether a thread of a process waits for its child's end. False where the system does not let us see that."""
+    for thread in glob.glob(f"/proc/{parent}/task/*/syscall"):
+        with suppress(OSError):
+            number, *arguments = Path(thread).read_text().split()
+            if number == str(_WAIT) and int(arguments[0], 16) == child:
+                return True
+    return False
 
 
 def end(group: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from backends.llama_vllm.guard import members
+from backends.llama_vllm.guard import awaits, members, watch
 
 ROOT = Path(__file__).parents[3]
 
@@ -104,3 +104,18 @@ def test_an_interrupt_does_not_stop_the_guardian(server: subprocess.Popen[str]) 
     os.kill(stub, signal.SIGKILL)
     assert until(lambda: not guardians(stub))
     server.wait(10)
+
+
+def test_a_stub_that_triton_only_waits_for_is_ended() -> None:
+    """As after a load that Triton gave up while the stub was starved of its core."""
+    stub = "import os, time; os.setpgid(0, 0); print(os.getpid(), flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", PARENT, stub], stdout=subprocess.PIPE, text=True) as triton:
+        assert triton.stdout is not None
+        group = int(triton.stdout.readline())
+        assert until(lambda: awaits(triton.pid, group))
+        assert not awaits(os.getpid(), group)
+        began = time.monotonic()
+        watch(group, triton.pid, look=0.1, hanging=1.0)
+        assert time.monotonic() - began >= 1.0
+        assert triton.wait(10) == 0
+        assert not dict(members(group))
