@@ -59,8 +59,8 @@ class Part:
 class Delivery:
     """Sends what the choices of one request have to say, in order, as soon as the pace allows.
 
-    The first news go out at once. After that, what comes within `pace()` seconds is sent together, because the cost of
-    streaming is per response. Prompt log probabilities go before everything else.
+    The first news go out at once, and so does the end. What comes within `pace()` seconds in between is sent together,
+    because the cost of streaming is per response. Prompt log probabilities go before everything else.
     """
 
     def __init__(
@@ -87,22 +87,22 @@ class Delivery:
         self._unfinished = sampling.n
         self._reported: set[int] = set()
         self._next_send = 0.0
-        self._scheduled = False
+        self._soon = False
+        self._later: asyncio.TimerHandle | None = None
         self._sending = False
         self._failure: tuple[Failure, str] | None = None
         self.closed = False
 
     def changed(self) -> None:
         """Something happened to a choice: plans a delivery if there may be something to send."""
-        if self._scheduled or self._sending or self.closed:
+        if self._soon or self._sending or self.closed:
             return
-        wait = self._next_send - self._loop.time() if self._stream else 0.0
+        wait = self._next_send - self._loop.time() if self._stream and not self._all_ended() else 0.0
         if wait > 0:
-            self._scheduled = True
-            self._loop.call_later(wait, self._deliver)
+            self._later = self._later or self._loop.call_later(wait, self._deliver)
         elif self._stream or self._has_to_go_now():
             # Not right away: the other choices of this engine step come first.
-            self._scheduled = True
+            self._soon = True
             self._loop.call_soon(self._deliver)
 
     def fail(self, failure: Failure, message: str) -> None:
@@ -113,6 +113,9 @@ class Delivery:
         self._failure = (failure, message)
         if not self._sending:
             self._close()
+
+    def _all_ended(self) -> bool:
+        return all(choice.ending is not None for choice in self.choices)
 
     def _has_to_go_now(self) -> bool:
         """Whether an answer that is not streamed has a part that is complete."""
@@ -129,7 +132,10 @@ class Delivery:
         return len(choice.rows.generated) >= rows_per_message(row_bytes)
 
     def _deliver(self) -> None:
-        self._scheduled = False
+        self._soon = False
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         if self._sending or self.closed:
             return
         broken = [choice.ending.reason for choice in self.choices if choice.ending and not _answers(choice.ending)]

@@ -143,6 +143,22 @@ class TestStreams:
 
         run(test)
 
+    def test_send_the_end_at_once_with_what_piled_up(self, byte_table: TokenTable) -> None:
+        async def test() -> None:
+            bench = Bench(byte_table, Sampling(max_tokens=4, n=2), stream=True, pace=60)
+            bench.step(b"a")
+            await bench.settle()
+            bench.step(b"b")
+            bench.step(b"c", finish_reason=FinishReason.LENGTH)
+            await bench.settle()
+            assert [response["text"] for response in bench.caller.responses] == ["a"]
+            bench.step(b"x", index=1, finish_reason=FinishReason.LENGTH)
+            await bench.settle()
+            assert [response["text"] for response in bench.caller.responses] == ["a", "bc", "x"]
+            assert (bench.caller.finals, bench.closed) == (1, [bench.delivery])
+
+        run(test)
+
     def test_end_with_the_reason_in_the_last_response(self, byte_table: TokenTable) -> None:
         async def test() -> None:
             bench = Bench(byte_table, Sampling(max_tokens=9), stream=True)
