@@ -1,6 +1,6 @@
 """How long the App's pages take on the server for somebody with 10,000 requests in the books, and how large they are.
 
-On a SQLite and a Valkey of its own, in one process, with no Triton: the pages that ask one are not among these.
+On a SQLite, a Valkey and a Triton of its own, which has the models' tokenizers loaded, in one process.
 """
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import hashlib
 import statistics
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,11 +29,16 @@ from frontend.db.migrate import migrate
 from frontend.db.records import Account, Session
 from frontend.db.token_records import UsageRecord
 from frontend.settings import Settings
+from model_repository import catalog
+from tests.benchmarks import servers
+from tests.tritons import Triton
 from tests.valkey import Valkey
 
 REQUESTS, DAYS, KEYS, MODELS = 10_000, 90, 20, 4
+SERVED = ("smollm2-135m", "tiny-llama")
 PATHS = ("/usage", "/usage?days=90", "/usage?days=365", "/usage.csv", "/usage/request", "/keys", "/jobs", "/account",
-         "/admin/people", "/admin/requests", "/admin/spend", "/admin/audit", "/docs/completions")
+         "/models", "/models/states", "/workbench", "/admin/people", "/admin/requests", "/admin/spend",
+         "/admin/models", "/admin/health", "/admin/audit", "/docs/completions")
 ROUNDS = 20
 
 
@@ -47,26 +53,27 @@ class Cost:
 
 def measure(requests: int = REQUESTS, rounds: int = ROUNDS) -> dict[str, Cost]:
     """Open each page so often, after once that does not count."""
-    with tempfile.TemporaryDirectory(prefix="strata-bench-") as folder:
+    checkpoints = [servers.checkpoint(catalog.load()[model]).parent for model in SERVED]
+    with tempfile.TemporaryDirectory(prefix="strata-bench-") as folder, ExitStack() as stack:
         valkey = Valkey()
-        try:
-            settings = replace(
-                Settings.from_environment(), home=Path(folder), database_url=f"sqlite:///{Path(folder) / 'strata.db'}",
-                redis_url=valkey.url, job_storage=f"file://{folder}", log_level="error",
-                public_url="http://127.0.0.1:8080")
-            database = Database(settings.database_url)
-            migrate(database)
-            secret = _furnish(database, requests)
-            database.close()
-            app = create_app(settings)
-            asked = [0]
-            event.listen(app.extensions[EXTENSION].database.engine, "before_cursor_execute",
-                         lambda *_: asked.__setitem__(0, asked[0] + 1))
-            client = app.test_client()
-            client.set_cookie("strata_session", secret)
-            return {path: _open(client, path, rounds, asked) for path in PATHS}
-        finally:
-            valkey.stop()
+        stack.callback(valkey.stop)
+        triton = Triton(Path(folder) / "home", ",".join(SERVED), checkpoints[0])
+        stack.callback(triton.stop)
+        settings = replace(
+            Settings.from_environment(), home=Path(folder), database_url=f"sqlite:///{Path(folder) / 'strata.db'}",
+            redis_url=valkey.url, triton_urls=(triton.address,), models=SERVED, job_storage=f"file://{folder}",
+            log_level="error", public_url="http://127.0.0.1:8080")
+        database = Database(settings.database_url)
+        migrate(database)
+        secret = _furnish(database, requests)
+        database.close()
+        app = create_app(settings)
+        asked = [0]
+        event.listen(app.extensions[EXTENSION].database.engine, "before_cursor_execute",
+                     lambda *_: asked.__setitem__(0, asked[0] + 1))
+        client = app.test_client()
+        client.set_cookie("strata_session", secret)
+        return {path: _open(client, path, rounds, asked) for path in PATHS}
 
 
 def table(costs: dict[str, Cost]) -> str:
