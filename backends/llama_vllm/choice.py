@@ -8,22 +8,27 @@ computed once, and each choice can be sent as soon as it has something to say.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-from vllm import SamplingParams
+from vllm import SamplingParams, envs
 from vllm.inputs.engine import tokens_input
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor, RequestState
+from vllm.v1.worker.gpu.sample.logit_bias import MAX_NUM_ALLOWED_TOKEN_IDS, MAX_NUM_STOP_TOKEN_IDS
 
 from backends.llama_vllm.completion import CompletionText
 from backends.llama_vllm.logprobs import Rows, rows_of
 from backends.llama_vllm.recording import Recording
 from backends.llama_vllm.sampling import Sampling
 from backends.text import TokenTable
+
+#: Seeds are below this: what the API takes, and what the engine's signed 64 bits hold.
+SEEDS = 2**63
 
 
 @dataclass(frozen=True)
@@ -110,12 +115,30 @@ class ChoiceState(RequestState):
 
 
 def engine_request(engine: AsyncLLM, request_id: str, prompt_ids: list[int], params: SamplingParams) -> Any:
-    """The engine's request for one choice. Raises vLLM's validation errors (ValueError)."""
+    """The engine's request for one choice. Raises vLLM's validation errors (ValueError), and those of `check_room`."""
     request = engine.input_processor.process_inputs(
         request_id, tokens_input(prompt_ids), params, supported_tasks=("generate",), arrival_time=time.time()
     )
+    if engine.vllm_config.use_v2_model_runner:
+        check_room(request.sampling_params)
     engine.input_processor.assign_request_id(request)
     return request
+
+
+def check_room(params: SamplingParams) -> None:
+    """Raises ValueError for lists that vLLM's second model runner, the one for GPUs, has no room for.
+
+    It finds that out in its worker, which ends the engine with all that it runs. params: after vLLM's input processor.
+    """
+    lists: tuple[tuple[str, Collection[int], int], ...] = (
+        ("allowed_token_ids", params.allowed_token_ids or (), MAX_NUM_ALLOWED_TOKEN_IDS),
+        # The end-of-text token is one of these.
+        ("stop_token_ids", params.all_stop_token_ids if params.min_tokens else (), MAX_NUM_STOP_TOKEN_IDS),
+        ("bad_words", list(chain(*params.bad_words_token_ids or ())), envs.VLLM_MAX_BAD_WORDS_TOTAL_TOKENS),
+    )
+    for name, tokens, most in lists:
+        if len(tokens) > most:
+            raise ValueError(f"{name} takes up to {most} tokens on this model's GPUs, and these are {len(tokens)}")
 
 
 def register(processor: OutputProcessor, state: ChoiceState) -> None:
@@ -133,6 +156,7 @@ async def start(engine: AsyncLLM, request: EngineCoreRequest, state: ChoiceState
 def vllm_params(sampling: Sampling, index: int, recording: Recording | None = None) -> SamplingParams:
     """Choice `index` of a request, every field given. Only the first choice computes the prompt's log probabilities.
 
+    Its seed is the request's plus `index`; after the largest comes 0. A larger one would end the engine on a GPU.
     Positions that the prefix cache supplies do not run: who wants their activations may not read it.
     """
     return SamplingParams(
@@ -146,7 +170,7 @@ def vllm_params(sampling: Sampling, index: int, recording: Recording | None = No
         presence_penalty=sampling.presence_penalty,
         frequency_penalty=sampling.frequency_penalty,
         repetition_penalty=sampling.repetition_penalty,
-        seed=None if sampling.seed is None else sampling.seed + index,
+        seed=None if sampling.seed is None else (sampling.seed + index) % SEEDS,
         # Stop strings are found by CompletionText.
         stop=None,
         stop_token_ids=list(sampling.stop_token_ids),

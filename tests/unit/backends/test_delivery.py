@@ -20,7 +20,7 @@ from vllm.v1.outputs import LogprobsLists, LogprobsTensors
 from backends.llama_vllm.activations import ActivationRequest
 from backends.llama_vllm.choice import ChoiceState, register, vllm_params
 from backends.llama_vllm.delivery import Delivery, Failure
-from backends.llama_vllm.positions import Kind, Run, Selection
+from backends.llama_vllm.positions import Run, Selection
 from backends.llama_vllm.recording import Recording
 from backends.llama_vllm.sampling import Sampling
 from backends.llama_vllm.slab import Layout, SlabWriter
@@ -475,20 +475,3 @@ class TestActivations:
             assert (recording._pool.used, files(tmp_path)) == (0, [])
 
         run(test)
-
-
-def test_who_wants_positions_that_a_cache_may_hide_does_not_read_it(tmp_path: Path) -> None:
-    def reads_cache(selection: Selection) -> bool:
-        wanted = ActivationRequest((0,), selection, Layout(selection.rows, 1, 4, "float32"))
-        params = vllm_params(Sampling(max_tokens=5), 0, Recording(wanted, 1, tmp_path, "1", SlabPool(10**6)))
-        return params.skip_reading_prefix_cache is not True
-
-    kinds: list[Kind] = ["all", "prompt", "generated", "last"]
-    assert [reads_cache(Selection(kind, 10, 5)) for kind in kinds] == [False, False, True, True]
-    assert [reads_cache(Selection("list", 10, 5, (12, position))) for position in (8, 9, 10)] == [False, True, True]
-
-
-def test_seeds_differ_per_choice_and_only_the_first_scores_the_prompt() -> None:
-    params = [vllm_params(Sampling(max_tokens=1, n=3, seed=7, prompt_logprobs=-1), index) for index in range(3)]
-    assert [each.seed for each in params] == [7, 8, 9]
-    assert [each.prompt_logprobs for each in params] == [-1, None, None]
