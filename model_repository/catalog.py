@@ -11,6 +11,8 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 PATH = FOLDER / "catalog.toml"
+#: What the API takes of `logprobs` and `prompt_logprobs` for any model; a model may give less.
+MOST_LOGPROBS = 100
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class Model:
     bos_token_id: int | None = None
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for caps that could be advertised and never be used."""
+        if not 0 <= self.max_logprobs <= MOST_LOGPROBS:
+            raise ValueError(f"max_logprobs of {self.id} is {self.max_logprobs}: it must be from 0 to {MOST_LOGPROBS}")
+
     @property
     def fingerprint(self) -> str:
         """Equal for two servers whose numbers for the same request agree up to batching."""
@@ -70,6 +77,9 @@ class Model:
         return {
             "checkpoint": self.checkpoint,
             "revision": self.revision,
+            "max_logprobs": self.max_logprobs,
+            "full_vocab_max_prompt_tokens": self.full_vocab_max_prompt_tokens,
+            "full_vocab_max_completion_tokens": self.full_vocab_max_completion_tokens,
             "activation_layers": self.activation_layers,
             "activation_max_mb": self.activation_max_mb,
             "activation_pool_mb": self.activation_pool_mb,
@@ -78,7 +88,8 @@ class Model:
 
 
 def load(path: Path = PATH) -> dict[str, Model]:
-    """Every model of a catalog by id. A field that is missing or unknown is a TypeError that names it."""
+    """Every model of a catalog by id. A field that is missing or unknown is a TypeError that names it; a cap that can't
+    be kept, a ValueError."""
     catalog = tomllib.loads(path.read_text())
     version, defaults = catalog["engine_version"], catalog["defaults"]
     return {id: Model(id=id, engine_version=version, **(defaults | table)) for id, table in catalog["models"].items()}

@@ -34,7 +34,7 @@ from backends.llama_vllm.choice import ChoiceState, engine_request, start, vllm_
 from backends.llama_vllm.delivery import Caller, Delivery, Failure
 from backends.llama_vllm.metrics import Figures, Publisher, count_steps
 from backends.llama_vllm.recording import Recording
-from backends.llama_vllm.sampling import Limits, Sampling
+from backends.llama_vllm.sampling import Sampling
 from backends.llama_vllm.settings import EngineSettings
 from backends.llama_vllm.slab_folder import SlabFolder
 from backends.llama_vllm.slab_pool import SlabPool
@@ -82,7 +82,7 @@ class Engine:
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine", daemon=True)
         self._thread.start()
         engine = self._run(self._start())
-        self.limits = Limits(engine.model_config.get_vocab_size(), engine.model_config.max_model_len)
+        self.limits = settings.limits(engine.model_config)
         parallel = engine.vllm_config.parallel_config
         self.activation_limits = settings.activation_limits(engine.model_config, parallel, self._pool.capacity)
         tokenizer = load_tokenizer(tokenizer_folder(settings.checkpoint, settings.revision))

@@ -18,7 +18,7 @@ MAX_N = 128
 MAX_STOPS = 4
 MAX_BAD_WORDS = 64
 MAX_BIASES = 1024
-MAX_LOGPROBS = 100
+MAX_INTEGER = 2**63 - 1
 DEFAULT_MAX_TOKENS = 32_000
 SMALLEST_TEMPERATURE = 0.01
 
@@ -33,8 +33,9 @@ class Limits:
 
     vocab_size: int
     max_model_len: int
-    full_vocab_max_prompt_tokens: int = 1024
-    full_vocab_max_completion_tokens: int = 256
+    max_logprobs: int
+    full_vocab_max_prompt_tokens: int
+    full_vocab_max_completion_tokens: int
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def parse_sampling(raw: bytes | None, prompt_ids: npt.NDArray[np.int32], limits:
             f"input_ids[{place}] is {int(prompt_ids[place])}, outside the vocabulary of {limits.vocab_size} tokens"
         )
     given = {} if raw is None else _object(raw)
-    checks = _checks(limits.vocab_size)
+    checks = _checks(limits)
     if unknown := sorted(given.keys() - checks.keys()):
         raise InvalidRequest(f"sampling has an unknown field: {unknown[0]!r}")
     values = {name: checks[name](name, value) for name, value in given.items() if not _left_out(name, value)}
@@ -225,13 +226,13 @@ def _biases(vocab_size: int) -> Check:
     return check
 
 
-def _checks(vocab_size: int) -> dict[str, Check]:
-    penalty = _number(-2, 2)
+def _checks(limits: Limits) -> dict[str, Check]:
+    penalty, logprobs, vocab_size = _number(-2, 2), _integer(-1, limits.max_logprobs), limits.vocab_size
     return {
         "max_tokens": _integer(1),
         "temperature": _temperature,
         "top_p": _number(0, 1, above=True),
-        "top_k": _integer(-1),
+        "top_k": _integer(-1, MAX_INTEGER),
         "min_p": _number(0, 1),
         "presence_penalty": penalty,
         "frequency_penalty": penalty,
@@ -239,9 +240,9 @@ def _checks(vocab_size: int) -> dict[str, Check]:
         "n": _integer(1, MAX_N),
         "stop": _strings(MAX_STOPS),
         "stop_token_ids": _ids(vocab_size, empty=True),
-        "seed": _integer(0, 2**63 - 1),
-        "logprobs": _integer(-1, MAX_LOGPROBS),
-        "prompt_logprobs": _integer(-1, MAX_LOGPROBS),
+        "seed": _integer(0, MAX_INTEGER),
+        "logprobs": logprobs,
+        "prompt_logprobs": logprobs,
         "logit_bias": _biases(vocab_size),
         "allowed_token_ids": _ids(vocab_size, empty=False),
         "bad_words": _strings(MAX_BAD_WORDS),

@@ -13,6 +13,7 @@ from vllm.platforms import current_platform
 from backends.checkpoints import local_folder
 from backends.llama_vllm.activations import CONFIG_KEY, ActivationLimits, capturable, refusal
 from backends.llama_vllm.executor import InProcessExecutor, PatientExecutor
+from backends.llama_vllm.sampling import Limits
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,9 @@ class EngineSettings:
     """The `engine` parameter of a model's entry."""
 
     checkpoint: str
+    max_logprobs: int
+    full_vocab_max_prompt_tokens: int
+    full_vocab_max_completion_tokens: int
     revision: str | None = None
     activation_layers: str | list[int | str] = "all"
     activation_max_mb: int = 256
@@ -48,6 +52,16 @@ class EngineSettings:
         else:
             arguments.setdefault("worker_cls", "backends.llama_vllm.gpu_worker.LlamaGPUWorker")
         return AsyncEngineArgs(**arguments)
+
+    def limits(self, model: ModelConfig) -> Limits:
+        """What may be asked of this model."""
+        return Limits(
+            vocab_size=model.get_vocab_size(),
+            max_model_len=model.max_model_len,
+            max_logprobs=self.max_logprobs,
+            full_vocab_max_prompt_tokens=self.full_vocab_max_prompt_tokens,
+            full_vocab_max_completion_tokens=self.full_vocab_max_completion_tokens,
+        )
 
     def activation_limits(self, model: ModelConfig, parallel: ParallelConfig, pool_bytes: int) -> ActivationLimits:
         """What may be captured on this model. Raises ValueError if activation_layers names what it lacks."""

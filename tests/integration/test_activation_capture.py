@@ -105,8 +105,8 @@ class Bench:
 
         arguments = {**MODEL.engine()["engine_args"], "max_num_batched_tokens": CHUNK, **engine_args}
         self.figures = Figures()
-        self.engine = Engine(
-            EngineSettings(MODEL.checkpoint, activation_pool_mb=4, engine_args=arguments), self.figures)
+        stated = MODEL.engine() | {"activation_pool_mb": 4, "engine_args": arguments}
+        self.engine = Engine(EngineSettings(**stated), self.figures)
         self._reference = Reference.of(folder / MODEL.checkpoint)
 
     def start(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import pytest
 from backends.llama_vllm.sampling import InvalidRequest, Limits, Sampling, parse_sampling
 
 LIMITS = Limits(
-    vocab_size=1000, max_model_len=100, full_vocab_max_prompt_tokens=20, full_vocab_max_completion_tokens=10
-)
+    vocab_size=1000, max_model_len=100, max_logprobs=50, full_vocab_max_prompt_tokens=20,
+    full_vocab_max_completion_tokens=10,
+)  # fmt: skip
 PROMPT = np.array([1, 2, 3], np.int32)
 
 
@@ -36,7 +38,7 @@ class TestDefaults:
         assert parse({}, np.arange(1, 100, dtype=np.int32)).max_tokens == 1
 
     def test_of_max_tokens_is_never_enormous(self) -> None:
-        wide = Limits(vocab_size=1000, max_model_len=131_072)
+        wide = replace(LIMITS, max_model_len=131_072)
         assert parse_sampling(None, PROMPT, wide).max_tokens == 32_000
 
     @pytest.mark.parametrize("name", ["max_tokens", "seed", "logprobs", "prompt_logprobs", "allowed_token_ids"])
@@ -80,7 +82,7 @@ class TestFields:
             *(("max_tokens", value) for value in (0, -1, 1.0, 2.5, "3", True, [1])),
             *(("temperature", value) for value in (-0.1, 2.1, "1", True, None, 0.001, 10**400)),
             *(("top_p", value) for value in (0, -1, 1.1, "1", None)),
-            *(("top_k", value) for value in (-2, 1.0, "1", True, None)),
+            *(("top_k", value) for value in (-2, 2**63, 1.0, "1", True, None)),
             *(("min_p", value) for value in (-0.1, 1.1, True, None)),
             *(("presence_penalty", value) for value in (-2.1, 2.1, None)),
             *(("frequency_penalty", value) for value in (-2.1, 2.1, None)),
@@ -89,8 +91,8 @@ class TestFields:
             *(("stop", value) for value in ("x", [""], [1], ["a"] * 5, None, ["\ud800"])),
             *(("stop_token_ids", value) for value in ([-1], [1000], [1.0], [True], 5, None)),
             *(("seed", value) for value in (-1, 2**63, 1.0, True)),
-            *(("logprobs", value) for value in (-2, 101, 1.0, True)),
-            *(("prompt_logprobs", value) for value in (-2, 101, "1")),
+            *(("logprobs", value) for value in (-2, 51, 1.0, True)),
+            *(("prompt_logprobs", value) for value in (-2, 51, "1")),
             *(
                 ("logit_bias", value)
                 for value in ([], {"a": 1}, {"01": 1}, {"-1": 1}, {"1000": 1}, {"1": 101}, {"1": "1"})
@@ -113,7 +115,7 @@ class TestFields:
         [
             ("max_tokens", 97), ("temperature", 0), ("temperature", 0.01), ("temperature", 2), ("top_p", 1),
             ("top_k", -1), ("min_p", 1), ("presence_penalty", -2), ("repetition_penalty", 2.0), ("seed", 2**63 - 1),
-            ("logprobs", 0), ("logprobs", 100), ("prompt_logprobs", -1), ("min_tokens", 97), ("ignore_eos", True),
+            ("logprobs", 0), ("logprobs", 50), ("prompt_logprobs", -1), ("min_tokens", 97), ("ignore_eos", True),
         ],
     )  # fmt: skip
     def test_at_their_bounds_are_taken(self, name: str, value: Any) -> None:

@@ -9,7 +9,10 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from frontend.completions.request import CompletionRequest
+from frontend.errors import InvalidRequest
 from frontend.inference import ModelCard
+from frontend.schemas.completions import check_completion
 from model_repository import catalog, render
 
 FOLDER = catalog.FOLDER
@@ -60,6 +63,21 @@ def test_the_engine_reads_its_arguments(id: str) -> None:
     engine = json.loads(config(f"{id}_engine").parameters["engine"].string_value)
     assert engine["engine_args"]["max_model_len"] == MODELS[id].max_model_len
     assert engine["checkpoint"] == MODELS[id].checkpoint
+
+
+@pytest.mark.parametrize("most", [-1, catalog.MOST_LOGPROBS + 1])
+def test_a_cap_that_the_api_would_refuse_is_no_cap(most: int) -> None:
+    with pytest.raises(ValueError, match=f"max_logprobs of tiny-llama is {most}"):
+        replace(MODELS["tiny-llama"], max_logprobs=most)
+
+
+def test_the_api_takes_what_a_catalog_may_advertise() -> None:
+    def asks(logprobs: int) -> CompletionRequest:
+        return check_completion({"model": "m", "prompt": "x", "max_tokens": 1, "logprobs": logprobs}, 100)
+
+    assert asks(catalog.MOST_LOGPROBS).sampling.logprobs == catalog.MOST_LOGPROBS
+    with pytest.raises(InvalidRequest):
+        asks(catalog.MOST_LOGPROBS + 1)
 
 
 @pytest.mark.parametrize("id", MODELS)
