@@ -1,7 +1,8 @@
 """The engine: vLLM's AsyncLLM in an event loop of its own thread, and the requests that it serves.
 
 Started once per model. If the engine's processes die, requests in flight fail and a new engine is started in place,
-so the model heals without anybody loading it again; meanwhile requests are refused at once.
+so the model heals without anybody loading it again; meanwhile requests are refused at once. Where that fails too, the
+process ends, and the keeper loads the model anew.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from backends.llama_vllm.choice import ChoiceState, engine_request, start, vllm_
 from backends.llama_vllm.delivery import Caller, Delivery, Failure
 from backends.llama_vllm.metrics import Figures, Publisher, count_steps
 from backends.llama_vllm.recording import Recording
+from backends.llama_vllm.revival import revive
 from backends.llama_vllm.sampling import Sampling
 from backends.llama_vllm.settings import EngineSettings
 from backends.llama_vllm.slab_folder import SlabFolder
@@ -52,9 +54,6 @@ PUBLISH_SECONDS = 1.0
 #: A single stream is sent token by token; each of 32 gets at most 11 responses a second, with several tokens in each.
 PACE_SECONDS_PER_STREAM = 0.003
 PACE_MOST_SECONDS = 0.1
-#: Waits between attempts to start a new engine.
-FIRST_RESTART_WAIT_SECONDS = 1.0
-LONGEST_RESTART_WAIT_SECONDS = 60.0
 
 
 class Engine:
@@ -238,22 +237,17 @@ class Engine:
                 log.exception("sweeping failed")
 
     async def _restart(self) -> None:
-        """Replaces an engine that died, however often it takes."""
+        """Replaces an engine that died."""
         dead, self._engine = self._engine, None
         for delivery in list(self._live):
             delivery.fail(Failure.UNAVAILABLE, "the engine died")
         self._figures.engine_gone()
-        if dead is not None:
-            dead.shutdown()
-        wait = FIRST_RESTART_WAIT_SECONDS
-        while self._engine is None and not self._closing:
-            try:
-                log.error("the engine died; starting it again")
-                await self._start()
-            except Exception:
-                log.exception("the engine did not start; next attempt in %.0f s", wait)
-                await asyncio.sleep(wait)
-                wait = min(2 * wait, LONGEST_RESTART_WAIT_SECONDS)
+        try:
+            if dead is not None:
+                dead.shutdown()
+        except Exception:
+            log.exception("the engine that died could not be shut down")
+        await revive(self._start)
 
 
 class WarmUp:
