@@ -65,10 +65,25 @@ def test_echo_with_logprobs_has_finite_json(http: httpx.Client) -> None:
     check_offsets(choice)
 
 
-def test_a_forbidden_token_has_minus_9999(http: httpx.Client) -> None:
-    body = request("echo with logprobs has finite JSON", allowed_token_ids=[5, 6], logprobs=4, echo=False)
-    for top in complete(http, body)["choices"][0]["logprobs"]["top_logprobs"]:
-        assert all(-9999.0 <= value <= 0 for value in top.values())
+def whole_vocabulary(http: httpx.Client, **fields: Any) -> dict[str, float]:
+    """The log probability of every token by its id, at the first token of a completion."""
+    body = request("echo with logprobs has finite JSON", echo=False, logprobs=-1, max_tokens=4, temperature=0, top_k=0,
+                   return_tokens_as_token_ids=True, **fields)
+    top = complete(http, body)["choices"][0]["logprobs"]["top_logprobs"][0]
+    assert isinstance(top, dict)
+    return top
+
+
+def test_a_forbidden_token_keeps_its_own_log_probability(http: httpx.Client) -> None:
+    """They are the model's own, from before anything is forbidden: so no field makes one that JSON can't hold."""
+    free = whole_vocabulary(http)
+    assert len(free) == 128_256
+    likeliest = max(free, key=free.__getitem__).removeprefix("token_id:")
+    word = http.post("/v1/detokenize", json={"model": "tiny-llama", "tokens": [int(likeliest)]}).json()["prompt"]
+    for forbids in ({"allowed_token_ids": [5, 6]}, {"logit_bias": {likeliest: -100}}, {"bad_words": [word]},
+                    {"min_tokens": 4, "stop_token_ids": [int(likeliest)]}):
+        assert free == pytest.approx(whole_vocabulary(http, **forbids), abs=1e-4), forbids
+    assert all(-9999.0 < value <= 0 for value in free.values())
 
 
 @pytest.mark.parametrize("model", ["tiny-llama", "smollm2-135m"])
