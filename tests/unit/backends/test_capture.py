@@ -66,9 +66,11 @@ class Runner:
 class Bench:
     """A capture, and the steps that a test makes up for it."""
 
-    def __init__(self, folder: Path, second: bool = False, compiled: bool = False) -> None:
+    def __init__(
+        self, folder: Path, second: bool = False, compiled: bool = False, kind: type[Capture] = Capture
+    ) -> None:
         self.runner = Runner(second)
-        config = SimpleNamespace(
+        self.config = SimpleNamespace(
             model_config=SimpleNamespace(
                 get_hidden_size=lambda: HIDDEN,
                 dtype=torch.float32,
@@ -80,7 +82,7 @@ class Bench:
             ),
             additional_config={"activation_layers": "all"},
         )
-        self.capture = Capture(self.runner, config)  # type: ignore[arg-type]
+        self.capture = kind(self.runner, self.config)  # type: ignore[arg-type]
         self.readers: dict[str, SlabReader] = {}
         self._folder = folder
 
