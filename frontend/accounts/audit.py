@@ -14,7 +14,7 @@ from frontend.db.records import AuditEvent
 
 
 class Action(StrEnum):
-    """Everything that people and admins do, as `object:verb`."""
+    """Everything that people and admins do, as `object:verb`. What they have the models write is in usage records."""
 
     ACCOUNT_CREATE = "account:create"
     ACCOUNT_INVITE = "account:invite"
@@ -39,8 +39,14 @@ class Action(StrEnum):
     MODEL_POLICY = "model:policy"
     MODEL_LOAD = "model:load"
     MODEL_UNLOAD = "model:unload"
+    JOB_SUBMIT = "job:submit"
     JOB_CANCEL = "job:cancel"
     JOB_RETRY = "job:retry"
+    JOB_ERASE = "job:erase"
+    FILE_ADD = "file:add"
+    FILE_ERASE = "file:erase"
+    SAVED_REQUEST_ADD = "saved_request:add"
+    SAVED_REQUEST_FORGET = "saved_request:forget"
     TRITON_DRAIN = "triton:drain"
     TRITON_UNDRAIN = "triton:undrain"
 

@@ -5,6 +5,7 @@ import structlog
 from flask import request
 
 from frontend.accounts.api_keys import check_key
+from frontend.accounts.audit import Actor
 from frontend.accounts.caller import Caller
 from frontend.api.parts import parts
 from frontend.api.quota import admit
@@ -26,3 +27,8 @@ def require_caller(scope: str | None = None) -> Caller:
     if scope is not None and scope not in caller.scopes:
         raise PermissionDenied(f"This API key does not have the scope '{scope}'.")
     return caller
+
+
+def actor(caller: Caller) -> Actor:
+    """Who acts, for the audit log: the account of the key."""
+    return Actor(caller.account_id, request.remote_addr or "unknown")

@@ -9,7 +9,7 @@ from typing import Any
 from flask import Blueprint, Response
 
 from frontend.api.answers import json_answer
-from frontend.api.auth import require_caller
+from frontend.api.auth import actor, require_caller
 from frontend.api.body import json_body
 from frontend.api.jobs import LIMIT, MOST
 from frontend.api.listing import number, page, query, unix
@@ -43,10 +43,11 @@ def create_batch() -> Response:
         except (InvalidRequest, NotFound) as error:
             problems = error.details or (Problem(error.message, error.param),)
             batch["errors"] = [_error(error.code, problem) for problem in problems]
-            shown = parts().jobs.submit_failed(owner, batch, {"code": error.code, "message": error.message})
+            shown = parts().jobs.submit_failed(
+                owner, actor(caller), batch, {"code": error.code, "message": error.message})
         else:
             try:
-                shown = parts().jobs.submit(owner, submission, batch, within=_DAY)
+                shown = parts().jobs.submit(owner, actor(caller), submission, batch, within=_DAY)
             finally:
                 submission.close()
     return json_answer(_described(shown))
@@ -76,7 +77,7 @@ def cancel_batch(batch_id: str) -> Response:
     caller = require_caller("jobs")
     query()
     _shown(batch_id, caller.account_id)
-    return json_answer(_described(parts().jobs.cancel(_job_id(batch_id), caller.account_id)))
+    return json_answer(_described(parts().jobs.cancel(_job_id(batch_id), caller.account_id, actor(caller))))
 
 
 def _shown(batch_id: str, account_id: str) -> Shown:

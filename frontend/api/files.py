@@ -9,7 +9,7 @@ from flask import Blueprint, Response, request
 from werkzeug.exceptions import HTTPException
 
 from frontend.api.answers import json_answer
-from frontend.api.auth import require_caller
+from frontend.api.auth import actor, require_caller
 from frontend.api.body import is_full
 from frontend.api.jobs import JSONL, parts_of, sent
 from frontend.api.listing import number, page, query, unix
@@ -57,7 +57,7 @@ def create_file() -> Response:
         if problems:
             raise InvalidRequest.of(problems)
         name = files["file"].filename or "file.jsonl"
-        file = parts().files.add(caller.account_id, name[:255], files["file"].stream, keep)
+        file = parts().files.add(caller.account_id, actor(caller), name[:255], files["file"].stream, keep)
     return json_answer(_described(file))
 
 
@@ -97,7 +97,7 @@ def delete_file(file_id: str) -> Response:
     """Erase an uploaded file."""
     caller = require_caller("jobs")
     query()
-    parts().files.delete(file_id, caller.account_id)
+    parts().files.delete(file_id, caller.account_id, actor(caller))
     return json_answer({"id": file_id, "object": "file", "deleted": True})
 
 

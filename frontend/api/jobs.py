@@ -11,7 +11,7 @@ import structlog
 from flask import Blueprint, Response, request
 
 from frontend.api.answers import api_error, json_answer
-from frontend.api.auth import require_caller
+from frontend.api.auth import actor, require_caller
 from frontend.api.body import spooled_body
 from frontend.api.counting import Observation, observation
 from frontend.api.listing import number, page, query, unix
@@ -55,7 +55,7 @@ def create_job() -> Response:
         if shown is None:
             submission = _read(body, name)
             try:
-                shown = parts().jobs.submit(owner, submission)
+                shown = parts().jobs.submit(owner, actor(caller), submission)
             finally:
                 submission.close()
     observation().asked = shown.job.model
@@ -129,14 +129,14 @@ def get_shard(job_id: str, name: str) -> Response:
 def cancel_job(job_id: str) -> Response:
     """End a Job; what has finished stays."""
     caller = require_caller("jobs")
-    return json_answer(described(parts().jobs.cancel(job_id, caller.account_id)))
+    return json_answer(described(parts().jobs.cancel(job_id, caller.account_id, actor(caller))))
 
 
 @bp.delete("/v1/jobs/<job_id>")
 def delete_job(job_id: str) -> Response:
     """End a Job and erase it."""
     caller = require_caller("jobs")
-    parts().jobs.delete(job_id, caller.account_id)
+    parts().jobs.delete(job_id, caller.account_id, actor(caller))
     return json_answer({"id": job_id, "object": "job", "deleted": True})
 
 

@@ -1,7 +1,8 @@
 """Keeps the holds of this process's running requests alive, and notes in the database what they have produced.
 
 One thread for each process. A process that dies stops renewing; the keeper then settles its holds by their last
-checkpoints. What could not be settled, because the database was away, is settled here as soon as it is back.
+checkpoints, as it does with one that can't be settled otherwise. What could not be settled, because the database was
+away, is settled here as soon as it is back.
 """
 from __future__ import annotations
 
@@ -87,8 +88,8 @@ class Leases:
                     self._lock.wait()
             time.sleep(CHECKPOINT)
             try:
+                self._renew()  # first: of what is left to settle there may be a lot
                 self._settle_what_is_left()
-                self._renew()
             except Unavailable:
                 if not self._away:
                     _log.warning("leases_not_renewed")
@@ -99,12 +100,22 @@ class Leases:
                 self._away = False
 
     def _settle_what_is_left(self) -> None:
+        """As many as fit between two renewals. One that fails while the database answers would fail again, so it is
+        given up: nobody renews its lease any more, and the keeper settles it by its last checkpoint."""
+        until = time.monotonic() + CHECKPOINT
         with self._lock:
             unsettled = list(self._unsettled.items())
         for hold_id, ending in unsettled:
-            _count(settle(self._database, hold_id, ending))
+            try:
+                _count(settle(self._database, hold_id, ending))
+            except Unavailable:
+                raise
+            except Exception as error:
+                _log.error("settlement_given_up", hold_id=hold_id, exc_info=error)
             with self._lock:
                 del self._unsettled[hold_id]
+            if time.monotonic() >= until:
+                return
 
     def _renew(self) -> None:
         now = time.monotonic()

@@ -66,6 +66,16 @@ def export_usage(
         after = (page[-1].at, page[-1].id)
 
 
+def note_export(
+    database: Database, by: Actor, account_id: str | None = None, since: datetime | None = None,
+    until: datetime | None = None,
+) -> None:
+    """Put into the audit log who is given `export_usage` of the same. Raises Unavailable."""
+    with database.write() as connection:
+        record(connection, by, Action.USAGE_EXPORT, account_id or "*", account_id, {
+            "since": since.isoformat() if since else None, "until": until.isoformat() if until else None})
+
+
 def write_csv(records: Iterable[UsageRecord], out: TextIO) -> None:
     """Write usage records as CSV with a head. A caller's `user` that a spreadsheet would run gets a quote in front."""
     writer = csv.writer(out, lineterminator="\n")

@@ -7,7 +7,6 @@ from datetime import datetime
 
 import click
 
-from frontend.accounts.audit import Action, record
 from frontend.accounts.service import find_account
 from frontend.budgets import usage as service
 from frontend.cli.shared import (
@@ -69,9 +68,7 @@ def export(email: str | None, since: datetime | None, until: datetime | None, as
     """
     with open_database() as database:
         account_id = find_account(database, email).id if email else None
-        with database.write() as connection:
-            record(connection, actor(), Action.USAGE_EXPORT, account_id or "*", account_id, {
-                "since": since.isoformat() if since else None, "until": until.isoformat() if until else None})
+        service.note_export(database, actor(), account_id, since, until)
         records = service.export_usage(database, account_id, since, until)
         if as_json:
             _print_list(records)

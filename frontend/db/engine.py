@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -15,6 +16,8 @@ from frontend.errors import InvalidRequest, Unavailable
 
 #: Seconds that a statement waits for SQLite's write lock, and everything for PostgreSQL.
 PATIENCE = 5
+#: Seconds between two looks at whether SQLite's write lock is free.
+_LOOK = 0.001
 #: Threads of one process that read at once.
 _SQLITE_READERS = 100
 #: The same for PostgreSQL, and those that write. Transactions are short, so a few connections serve hundreds of
@@ -39,8 +42,8 @@ class Database:
         patience = PATIENCE if patience is None else patience
         if is_sqlite(url):
             self.engine = _sqlite_engine(url, patience)
-            # Who waits for SQLite's write lock sleeps and looks again, so that many who wait starve each other. Of each
-            # process there is only one who does; the others wait here, where they are woken in turn.
+            # Who waits for SQLite's write lock sleeps and looks again. Of each process there is only one who does; the
+            # others wait here, where they are woken in turn.
             self._readers, self._writers = Turns(_SQLITE_READERS, patience), Turns(1, patience)
             self._reading = self.engine
         else:
@@ -136,9 +139,34 @@ def _sqlite_engine(url: str, patience: int) -> Engine:
     def _begin(connection: Connection) -> None:
         writes = connection.get_execution_options().get("strata_writes", False)
         # The driver's own cursor: SQLAlchemy's way to it would take longer than SQLite does.
-        connection.connection.cursor().execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+        cursor = connection.connection.cursor()
+        if writes:
+            _take_write_lock(cursor, patience)
+        else:
+            cursor.execute("BEGIN")
 
     return engine
+
+
+def _take_write_lock(cursor: Any, patience: float) -> None:
+    """Begin a transaction that writes, and wait so many seconds for it.
+
+    SQLite itself looks again after up to a tenth of a second (sqliteDefaultBusyCallback in its main.c). A process that
+    has many writes to do leaves the lock alone for less than a thousandth between two of them, so others would starve.
+    """
+    deadline = time.monotonic() + patience
+    cursor.execute("PRAGMA busy_timeout = 0")
+    try:
+        while True:
+            try:
+                cursor.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                    raise
+            time.sleep(_LOOK)
+    finally:
+        cursor.execute(f"PRAGMA busy_timeout = {round(patience * 1000)}")
 
 
 def _postgresql_engine(url: str, patience: int) -> Engine:

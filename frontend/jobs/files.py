@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import IO
 
+from frontend.accounts.audit import Action, Actor, record
 from frontend.accounts.keys import random_text
 from frontend.db import Database
 from frontend.db import job_files as rows
@@ -54,7 +55,9 @@ class Files:
         self._database, self._storage = database, storage
         self._keep = timedelta(days=keep_days)
 
-    def add(self, account_id: str, name: str, content: IO[bytes], keep: timedelta | None = None) -> File:
+    def add(
+        self, account_id: str, by: Actor, name: str, content: IO[bytes], keep: timedelta | None = None
+    ) -> File:
         """Store a file. Raises Unavailable."""
         content.seek(0, 2)
         size, now = content.tell(), datetime.now(UTC)
@@ -65,9 +68,13 @@ class Files:
             rows.add(connection, file)
         try:
             self._storage.save(_path(file.id), content)
+            with self._database.write() as connection:
+                record(connection, by, Action.FILE_ADD, file.id, account_id, {"bytes": size})
         except Exception:
             with suppress(Unavailable):
-                self.delete(file.id, account_id)
+                self._storage.remove(_path(file.id))
+                with self._database.write() as connection:
+                    rows.remove(connection, file.id)
             raise
         return _uploaded(file)
 
@@ -108,7 +115,7 @@ class Files:
             raise NotFound(f"There is no file {file_id!r} that was uploaded.", "input_file_id")
         self._storage.copy(_path(file_id), to)
 
-    def delete(self, file_id: str, account_id: str) -> None:
+    def delete(self, file_id: str, account_id: str, by: Actor) -> None:
         """Erase an uploaded file. Jobs that were made from it go on. Raises NotFound or Unavailable."""
         with self._database.read() as connection:
             file = rows.file_of(connection, file_id, account_id)
@@ -116,7 +123,8 @@ class Files:
             raise NotFound(f"There is no file {file_id!r} that was uploaded; those of batches go with them.")
         self._storage.remove(_path(file_id))
         with self._database.write() as connection:
-            rows.remove(connection, file_id)
+            if rows.remove(connection, file_id):
+                record(connection, by, Action.FILE_ERASE, file_id, account_id)
 
     def _job(self, file_id: str, account_id: str) -> Job | None:
         for mark, of in ((_OUTPUT, output_of), (_ERRORS, errors_of)):

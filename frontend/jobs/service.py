@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 import structlog
+from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from frontend.accounts.audit import Action, Actor, record
@@ -94,7 +95,7 @@ class Jobs:
                 time.sleep(LOOK)
 
     def submit(
-        self, owner: Owner, submission: Submission, batch: Mapping[str, Any] | None = None,
+        self, owner: Owner, by: Actor, submission: Submission, batch: Mapping[str, Any] | None = None,
         within: timedelta | None = None,
     ) -> Shown:
         """Store a Job and let it begin. `within` is how long it may take, unless as long as it is kept.
@@ -121,6 +122,7 @@ class Jobs:
             with self._database.write() as connection:
                 rows.add_lanes(connection, job.id, lanes)
                 rows.move(connection, job.id, "queued", by=(PREPARING,))
+                _note_submission(connection, by, job)
         except IntegrityError:
             raise Unavailable("The Job was erased while it was stored. Send it again.") from None
         except Exception:
@@ -134,13 +136,14 @@ class Jobs:
                 break
         return self.show(job.id, owner.account_id)
 
-    def submit_failed(self, owner: Owner, batch: Mapping[str, Any], error: dict[str, str]) -> Shown:
+    def submit_failed(self, owner: Owner, by: Actor, batch: Mapping[str, Any], error: dict[str, str]) -> Shown:
         """Keep a batch of which nothing runs, since its file was wrong."""
         now = datetime.now(UTC)
         job = new_job(owner, None, "", 0, now, now + self._keep, batch)
         with self._database.write() as connection:
             rows.add_job(connection, job)
             rows.move(connection, job.id, "failed", by=(PREPARING,), at=now, error=error)
+            _note_submission(connection, by, job)
         return self.show(job.id, owner.account_id)
 
     def _give_up(self, job_id: str) -> None:
@@ -204,9 +207,9 @@ class Jobs:
 
     # Changing
 
-    def cancel(self, job_id: str, owner: str | None, by: Actor | None = None) -> Shown:
-        """End a Job. Results that are there stay; what runs is stopped and costs nothing. `by`: the admin who does it.
-        Raises NotFound, or JobNotCancellable where it has ended."""
+    def cancel(self, job_id: str, owner: str | None, by: Actor) -> Shown:
+        """End a Job. Results that are there stay; what runs is stopped and costs nothing. Raises NotFound, or
+        JobNotCancellable where it has ended."""
         now = datetime.now(UTC)
         with self._database.write() as connection:
             job = rows.job_of(connection, job_id, owner)
@@ -216,17 +219,17 @@ class Jobs:
                              needs=None, expires_at=now + self._keep):
                 ended = rows.job_of(connection, job_id, owner)
                 raise JobNotCancellable(f"The Job {job_id!r} has ended: it is {ended.status if ended else 'erased'}.")
-            if by is not None:
-                record(connection, by, Action.JOB_CANCEL, job_id, job.account_id)
+            record(connection, by, Action.JOB_CANCEL, job_id, job.account_id)
         return self.show(job_id, owner)
 
-    def delete(self, job_id: str, owner: str | None) -> None:
+    def delete(self, job_id: str, owner: str | None, by: Actor) -> None:
         """End a Job if it has not ended, and erase all that it has. Raises NotFound or Unavailable."""
         with self._database.write() as connection:
             job = rows.job_of(connection, job_id, owner)
             if job is None:
                 raise NotFound(f"There is no Job {job_id!r}.")
-            rows.move(connection, job_id, ERASING, by=(*UNFINISHED, *FINAL, PREPARING), idempotency_key=None)
+            if rows.move(connection, job_id, ERASING, by=(*UNFINISHED, *FINAL, PREPARING), idempotency_key=None):
+                record(connection, by, Action.JOB_ERASE, job_id, job.account_id)
         erase(self._database, self._storage, job_id)
 
     def retry(self, job_id: str, owner: str | None, by: Actor) -> int:
@@ -261,6 +264,11 @@ def new_job(
         f"job_{random_text(20)}", owner.account_id, owner.key_id, name, model, PREPARING, None, None, None, now, None,
         None, expires_at, total, 0, 0, 0, 0, owner.idempotency_key, owner.fingerprint,
         dict(batch) if batch is not None else None, 0, 0)
+
+
+def _note_submission(connection: Connection, by: Actor, job: Job) -> None:
+    record(connection, by, Action.JOB_SUBMIT, job.id, job.account_id,
+           {"key": job.key_id, "model": job.model, "requests": job.total})
 
 
 def _held(connection: Any, job: Job) -> int:

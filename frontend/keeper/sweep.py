@@ -25,15 +25,23 @@ class Sweep:
         self._stillness: Stillness[str] = Stillness(lease, every, clock)
 
     def round(self) -> int:
-        """Look once. Returns how many holds it settled. Raises Unavailable."""
+        """Look once. Returns how many holds it settled. Raises Unavailable, or why one could not be settled once the
+        others are."""
+        settled = 0
+        failed: Exception | None = None
         try:
             # In a transaction that may write: while nobody can write, nobody can renew a lease either, and no time of
             # it may pass.
             with self._database.write() as connection:
                 beats = rows.beats(connection)
-            settled = 0
             for hold_id in self._stillness.observe(beats):
-                done = settle_abandoned(self._database, hold_id, beats[hold_id])
+                try:
+                    done = settle_abandoned(self._database, hold_id, beats[hold_id])
+                except Unavailable:
+                    raise
+                except Exception as error:  # the others are settled all the same, and this one is tried again
+                    failed = error
+                    continue
                 if done is not None:
                     settled += 1
                     _log.warning("hold_expired", hold_id=hold_id, account_id=done.record.account_id,
@@ -41,4 +49,6 @@ class Sweep:
         except Unavailable:
             self._stillness.forget()
             raise
+        if failed is not None:
+            raise failed
         return settled

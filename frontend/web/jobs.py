@@ -11,7 +11,7 @@ from frontend.api.ranges import ranged
 from frontend.errors import JobNotCancellable
 from frontend.jobs.files import joined
 from frontend.jobs.results import job_line
-from frontend.web.visitor import require_person
+from frontend.web.visitor import actor, require_person
 
 bp = Blueprint("jobs", __name__)
 #: Jobs of one page, and shards that a Job's page lists.
@@ -71,7 +71,7 @@ def cancel(job_id: str) -> Response:
     """End a Job. One that ended by itself just now has what the person wants."""
     account = require_person()
     with suppress(JobNotCancellable):
-        parts().jobs.cancel(job_id, account.id)
+        parts().jobs.cancel(job_id, account.id, actor())
     return make_response(redirect(f"/jobs/{job_id}", 303))
 
 
@@ -86,7 +86,7 @@ def ask_erase(job_id: str) -> Response:
 def erase(job_id: str) -> Response:
     """Erase a Job with its prompts and results."""
     account = require_person()
-    parts().jobs.delete(job_id, account.id)
+    parts().jobs.delete(job_id, account.id, actor())
     return make_response(redirect("/jobs", 303))
 
 

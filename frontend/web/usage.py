@@ -14,7 +14,7 @@ from frontend.accounts.api_keys import list_keys
 from frontend.api.parts import parts
 from frontend.budgets.grants import list_grants
 from frontend.budgets.token_requests import ask_for_tokens, list_requests
-from frontend.budgets.usage import export_usage, usage, usage_by_key, write_csv
+from frontend.budgets.usage import export_usage, note_export, usage, usage_by_key, write_csv
 from frontend.db import Database
 from frontend.db.records import Account
 from frontend.db.token_records import Balance, DayUsage
@@ -58,6 +58,7 @@ def show() -> Response:
 def export() -> Response:
     """A line for each request, as a file."""
     account = require_person()
+    note_export(parts().database, actor(), account.id)
     answer = Response(_csv(parts().database, account.id), content_type="text/csv; charset=utf-8")
     answer.headers["Content-Disposition"] = f'attachment; filename="strata-usage-{datetime.now(UTC):%Y-%m-%d}.csv"'
     return answer

@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 from flask import Blueprint, Response, make_response, redirect, render_template, request
 
+from frontend.accounts.audit import Action, record
 from frontend.accounts.caller import Caller
 from frontend.accounts.keys import random_text
 from frontend.api.answers import answer_error, json_answer
@@ -26,7 +27,7 @@ from frontend.schemas.json_body import parse_object
 from frontend.web import forms, lens
 from frontend.web.fields import groups
 from frontend.web.models import views
-from frontend.web.visitor import SignInFirst, require_person
+from frontend.web.visitor import SignInFirst, actor, require_person
 
 bp = Blueprint("workbench", __name__)
 #: What usage calls the requests of this page.
@@ -101,6 +102,7 @@ def save() -> Response:
         if rows.count(connection, account.id) >= MOST_SAVED:
             raise InvalidRequest(f"You keep {MOST_SAVED} requests already: forget some first.", "name")
         rows.save(connection, saved)
+        record(connection, actor(), Action.SAVED_REQUEST_ADD, saved.id, account.id)
     return make_response(redirect(f"/workbench?saved={saved.id}", 303))
 
 
@@ -111,6 +113,7 @@ def forget(saved_id: str) -> Response:
     with parts().database.write() as connection:
         if not rows.forget(connection, account.id, saved_id):
             raise NotFound("There is no such saved request.")
+        record(connection, actor(), Action.SAVED_REQUEST_FORGET, saved_id, account.id)
     return make_response(redirect("/workbench", 303))
 
 

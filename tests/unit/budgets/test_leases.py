@@ -71,6 +71,12 @@ def only_hold(database: Database, account: Account) -> OpenHold:
     return hold
 
 
+def hold_of(database: Database, booking: Booking) -> OpenHold:
+    with database.read() as connection:
+        (hold,) = [hold for hold in rows.open_holds(connection) if hold.id == booking.hold.id]
+    return hold
+
+
 def book(database: Database, account: Account, leases: Leases, on_lost: Callable[[], object] = lambda: None) -> Booking:
     return Booking(database, leases, order(account.id, 1, Need(10, 1, 50)), on_lost)
 
@@ -161,6 +167,47 @@ def test_leases_survive_a_database_that_was_locked(database: Database, impatient
         beat = only_hold(database, ada).beat
         until(lambda: only_hold(database, ada).beat > beat)
         assert not booking.lost
+
+
+def test_a_settlement_that_can_never_succeed_stops_nobody_elses_renewal(
+    database: Database, impatient: Database, ada: Account
+) -> None:
+    """It is given up, and its hold is left to the keeper, which knows what the last checkpoint said."""
+    leases, engine = Leases(impatient, lease=1), Engine()
+    with book(impatient, ada, leases) as booking:
+        booking.follow(engine)
+        engine.produce(5)
+        until(lambda: only_hold(database, ada).produced == 5)
+        engine.activation_bytes = 2**80  # no database has a place for that
+        with database.write(), pytest.raises(Unavailable):  # has SQLite's only write lock
+            booking.settle(200)
+    given_up = only_hold(database, ada)
+    with Booking(impatient, leases, order(ada.id, 2, Need(10, 1, 50)), lambda: None) as living:
+        for _ in range(3):
+            beat = hold_of(database, living).beat
+            until(lambda beat=beat: hold_of(database, living).beat > beat)
+        assert settle_abandoned(database, booking.hold.id, given_up.beat) is not None
+        assert not living.lost
+    assert check_books(database, ada.id) == Balance(1000, 985, 0, 15)
+
+
+def test_what_is_left_to_settle_is_settled_beside_what_can_never_be(
+    database: Database, impatient: Database, ada: Account
+) -> None:
+    leases = Leases(impatient, lease=30)
+    bookings = [Booking(impatient, leases, order(ada.id, number, Need(10, 1, 50)), lambda: None)
+                for number in range(3)]
+    for number, booking in enumerate(bookings):
+        engine = Engine()
+        booking.follow(engine)
+        engine.produce(5)
+        engine.activation_bytes = 2**80 if number == 0 else 0
+    with database.write():
+        for booking in bookings:
+            with pytest.raises(Unavailable):
+                booking.settle(200)
+    until(lambda: check_books(database, ada.id).charged == 30)
+    assert check_books(database, ada.id).held == 60
 
 
 def test_a_full_disk_gives_no_hold_and_no_uncharged_settlement(

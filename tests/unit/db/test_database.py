@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -74,6 +75,32 @@ def test_writers_take_turns_and_lose_no_update(database: Database) -> None:
         thread.join()
     with database.read() as connection:
         assert connection.execute(select(accounts.c.email)).scalar_one() == "200"
+
+
+def test_a_process_that_always_has_more_to_write_starves_no_other(database: Database) -> None:
+    """It leaves the lock alone for a moment only. Who looks ten times a second sees it taken every time."""
+    busy, patient = (Database(database.engine.url.render_as_string(), patience=2) for _ in range(2))
+    over, turns = threading.Event(), 0
+
+    def keep_busy() -> None:
+        while not over.is_set():
+            with busy.write():
+                over.wait(0.195)
+            time.sleep(0.005)
+
+    other = threading.Thread(target=keep_busy)
+    other.start()
+    try:
+        for _ in range(15):
+            with patient.write():
+                turns += 1
+            time.sleep(0.02)  # the other has it again
+    finally:
+        over.set()
+        other.join()
+        busy.close()
+        patient.close()
+    assert turns == 15
 
 
 def test_a_database_that_is_away_is_unavailable(tmp_path: Path) -> None:

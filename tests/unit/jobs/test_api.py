@@ -11,8 +11,8 @@ from pathlib import Path
 import openai
 import pytest
 
-from frontend.accounts.api_keys import create_key
-from frontend.accounts.audit import SYSTEM
+from frontend.accounts.api_keys import create_key, list_keys
+from frontend.accounts.audit import SYSTEM, list_events
 from frontend.budgets.grants import give_grant
 from frontend.db.token_records import Balance
 from frontend.spend.limits import set_spend_limit
@@ -335,6 +335,38 @@ def test_a_batch_is_cancelled(stack: JobStack, person: Person, slowly: SmallTrit
     assert batch.output_file_id is not None
     assert batch.request_counts is not None
     assert len(sdk.files.content(batch.output_file_id).text.splitlines()) == batch.request_counts.completed
+
+
+def test_what_people_do_with_jobs_and_files_is_in_the_audit_log_without_their_texts(
+    stack: JobStack, person: Person, slowly: SmallTriton
+) -> None:
+    sdk = openai.OpenAI(base_url=f"{stack.frontend.url}/v1", api_key=person.key)
+    job_id = submit(person, 50, name="Tulgey wood")
+    for _ in range(2):  # the second ends nothing
+        person.client.post(f"/v1/jobs/{job_id}/cancel")
+    person.client.delete(f"/v1/jobs/{job_id}")
+    line = {"custom_id": "Tulgey", "method": "POST", "url": "/v1/completions",
+            "body": {"model": "tiny-llama", "prompt": "wood", "max_tokens": 100}}
+    batches = []
+    for wrong in ({}, {"url": "/v1/chat/completions"}):
+        file = sdk.files.create(file=("Tulgey.jsonl", json.dumps({**line, **wrong}).encode()), purpose="batch")
+        batches.append(sdk.batches.create(
+            input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"))
+        sdk.files.delete(file.id)
+    sdk.batches.cancel(batches[0].id)
+    good, bad = (batch.id.replace("batch_", "job_") for batch in batches)
+    events = list_events(stack.database, actor=person.account.id)
+    assert {(event.account_id, event.origin) for event in events} == {(person.account.id, "127.0.0.1")}
+    assert [(event.action, event.subject) for event in events if not event.action.startswith("file:")] == [
+        ("job:submit", job_id), ("job:cancel", job_id), ("job:erase", job_id),
+        ("job:submit", good), ("job:submit", bad), ("job:cancel", good)]
+    assert [event.details["requests"] for event in events if event.action == "job:submit"] == [50, 1, 0]
+    (key,) = {event.details["key"] for event in events if event.action == "job:submit"}
+    assert key in {key.id for key in list_keys(stack.database, person.account)}
+    files = [(event.action, event.subject) for event in events if event.action.startswith("file:")]
+    assert files == [(f"file:{act}", batch.input_file_id) for batch in batches for act in ("add", "erase")]
+    assert "Tulgey" not in str(events)
+    assert "wood" not in str(events)
 
 
 def test_a_model_that_is_cold_is_loaded_for_a_job(stack: JobStack, person: Person, triton: SmallTriton) -> None:

@@ -93,8 +93,8 @@ def test_what_was_kept_long_enough_is_erased(
         assert rows.move(connection, old, "completed", by=("queued",), at=NOW, expires_at=NOW)
     tools.storage.save(f"jobs/{old}/a.safetensors", io.BytesIO(b"x"))
     files = Files(database, tools.storage, 30)
-    gone = files.add(account, "a.jsonl", io.BytesIO(b"x"), timedelta(seconds=0))
-    kept = files.add(account, "b.jsonl", io.BytesIO(b"y"))
+    gone = files.add(account, SYSTEM, "a.jsonl", io.BytesIO(b"x"), timedelta(seconds=0))
+    kept = files.add(account, SYSTEM, "b.jsonl", io.BytesIO(b"y"))
     duties.ends()
     with database.read() as connection:
         assert rows.job_of(connection, old, None) is None

@@ -111,7 +111,7 @@ def test_an_upload_that_fails_leaves_nothing(database: Database, tmp_path: Path)
 
     files = Files(database, Storage(f"file://{tmp_path / 'storage'}"), 30)
     with pytest.raises(Unavailable):
-        files.add(account, "a.jsonl", BreaksOff(b"xyz"))
+        files.add(account, SYSTEM, "a.jsonl", BreaksOff(b"xyz"))
     assert files.page(account, 9, None, oldest=False) == []
     assert [path for path in (tmp_path / "storage").rglob("*") if path.is_file()] == []
 

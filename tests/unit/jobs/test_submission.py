@@ -79,7 +79,7 @@ def test_what_died_while_it_was_stored_is_stored_anew_when_it_is_sent_again(
     with pytest.raises(IdempotencyConflict):
         jobs.known(Owner(owner.account_id, "key", "once", "another"))
     assert jobs.known(owner) is None
-    again = jobs.submit(owner, submission()).job
+    again = jobs.submit(owner, SYSTEM, submission()).job
     assert (again.status, tasks(database, again.id)) == ("queued", 3)
     assert [shown.job.id for shown in jobs.page(owner.account_id, 9)] == [again.id]
 
@@ -87,7 +87,7 @@ def test_what_died_while_it_was_stored_is_stored_anew_when_it_is_sent_again(
 def test_who_sends_it_again_hears_of_it_once_it_is_stored(database: Database, jobs: Jobs, owner: Owner) -> None:
     first = submission(service._ROWS + 1)
     with ThreadPoolExecutor(2) as pool:
-        storing = pool.submit(jobs.submit, owner, first)
+        storing = pool.submit(jobs.submit, owner, SYSTEM, first)
         until(lambda: jobs.page(owner.account_id, 1))
         again = pool.submit(jobs.known, owner)
         with pytest.raises(TimeoutError):
@@ -102,9 +102,9 @@ def test_who_sends_it_again_hears_of_it_once_it_is_stored(database: Database, jo
 def test_a_job_that_is_erased_while_it_is_stored_is_not_there(jobs: Jobs, owner: Owner) -> None:
     first = submission(service._ROWS + 1)
     with ThreadPoolExecutor(1) as pool:
-        storing = pool.submit(jobs.submit, owner, first)
+        storing = pool.submit(jobs.submit, owner, SYSTEM, first)
         until(lambda: jobs.page(owner.account_id, 1))
-        jobs.delete(jobs.page(owner.account_id, 1)[0].job.id, owner.account_id)
+        jobs.delete(jobs.page(owner.account_id, 1)[0].job.id, owner.account_id, SYSTEM)
         first.go_on.set()
         with pytest.raises((Unavailable, NotFound)):
             storing.result()

@@ -1,6 +1,7 @@
 """The keeper settles the holds of processes that died, and of no other, whatever the clocks say."""
 from __future__ import annotations
 
+import sqlite3
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -112,6 +113,26 @@ def test_while_nobody_can_write_no_lease_runs_out(
     assert rounds(sweep, clock, 10) == 0
     assert rounds(sweep, clock, 1) == 1
     impatient.close()
+
+
+def test_a_hold_that_can_not_be_settled_keeps_no_other_from_it(database: Database, account_id: str) -> None:
+    clock = Clock()
+    sweep = Sweep(database, LEASE, EVERY, clock)
+    with database.write() as connection:  # whatever the reason may be
+        connection.execute(text("CREATE TRIGGER bad BEFORE INSERT ON usage_records WHEN NEW.id = 'req_1' "
+                                "BEGIN SELECT RAISE(ABORT, 'no'); END"))
+    for name in ("0", "1", "2"):
+        hold_now(database, account_id, name)
+    sweep.round()
+    with pytest.raises(sqlite3.IntegrityError):
+        rounds(sweep, clock, 10)
+    assert check_books(database, account_id).held == 60
+    with pytest.raises(sqlite3.IntegrityError):
+        rounds(sweep, clock, 1)
+    with database.write() as connection:
+        connection.execute(text("DROP TRIGGER bad"))
+    assert rounds(sweep, clock, 1) == 1
+    assert check_books(database, account_id).available == 1000
 
 
 def test_a_keeper_that_starts_anew_gives_a_whole_lease(database: Database, account_id: str) -> None:

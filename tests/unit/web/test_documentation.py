@@ -8,6 +8,7 @@ import click
 import pytest
 from flask import Flask
 
+from frontend.accounts.audit import Action
 from frontend.api.openapi import describe
 from frontend.cli import main
 from frontend.errors import ApiError
@@ -78,6 +79,11 @@ def test_every_name_of_the_contract_is_documented() -> None:
 def test_every_error_code_is_documented() -> None:
     assert visitor.WrongForm
     assert sorted(code for code in set(codes(ApiError)) if f"| `{code}` |" not in TEXTS["completions"]) == []
+
+
+def test_every_event_of_the_audit_log_is_documented() -> None:
+    section = TEXTS["run-your-own"].partition("## The audit log\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`(\w+:\w+)`", section)) == set(Action)
 
 
 def test_every_setting_is_documented() -> None:

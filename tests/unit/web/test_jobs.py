@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+from frontend.accounts.audit import list_events
 from frontend.db import Database
 from frontend.db import job_work as work
 from frontend.db import jobs as rows
@@ -89,6 +90,9 @@ def test_a_job_is_cancelled_and_erased(signed_in: SignIn, database: Database, ad
     browser.get(f"/jobs/{job_id}/erase")
     assert browser.post(f"/jobs/{job_id}/erase").status_code == 303
     assert browser.get(f"/jobs/{job_id}").status_code == 404
+    noted = [(event.action, event.actor, event.origin) for event in list_events(database, account_id=ada.id)
+             if event.subject == job_id]
+    assert noted == [("job:cancel", ada.id, "127.0.0.1"), ("job:erase", ada.id, "127.0.0.1")], "each once"
 
 
 def test_the_jobs_of_others_are_not_there_and_names_are_text(

@@ -11,7 +11,7 @@ import pytest
 from flask import Flask
 
 from frontend.accounts.api_keys import check_key, list_keys
-from frontend.accounts.audit import SYSTEM, list_events
+from frontend.accounts.audit import SYSTEM, Action, list_events
 from frontend.accounts.service import account_by_id, find_account
 from frontend.budgets.grants import give_grant
 from frontend.budgets.holds import balance
@@ -99,6 +99,8 @@ def test_usage_says_what_was_used_and_exports_it(
     assert len(lines) == 10
     assert {line["account_id"] for line in lines} == {ada.id}
     assert lines[0]["user"] == "'=1+1"
+    (event,) = list_events(database, action=Action.USAGE_EXPORT)
+    assert (event.actor, event.subject, event.account_id, event.origin) == (ada.id, ada.id, ada.id, "127.0.0.1")
     assert browser.get("/usage?days=8").status_code == 400
 
 

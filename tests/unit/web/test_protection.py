@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from flask import Flask
 from frontend.accounts.api_keys import create_key
 from frontend.accounts.audit import Actor
 from frontend.api.parts import EXTENSION
-from frontend.budgets.token_requests import ask_for_tokens
+from frontend.budgets.grants import give_grant
+from frontend.budgets.token_requests import approve_request, ask_for_tokens, reject_request
 from frontend.db import Database
 from frontend.db.records import Account
 from tests.unit.web.conftest import Browser
@@ -116,6 +118,27 @@ def test_what_people_write_is_never_markup(
     for answer in seen:
         assert "<script>alert" not in answer.text
         assert "<img src=x" not in answer.text
+
+
+def test_notes_of_grants_and_decisions_are_never_markup(
+    signed_in: Callable[[Account], Browser], database: Database, ada: Account, mira: Account
+) -> None:
+    by = Actor(mira.id, "127.0.0.1")
+    give_grant(database, by, ada.id, 1000, f"grant {SCRIPT}")
+    for decide in (reject_request, approve_request):
+        asked = ask_for_tokens(database, Actor(ada.id, "127.0.0.1"), ada.id, 5, "more")
+        decide(database, by, asked.id, note=f"{decide.__name__} {SCRIPT}")
+    hers, theirs = signed_in(ada), signed_in(mira)
+    shown = {"/usage": hers, "/usage/request": hers, f"/admin/people/{ada.id}": theirs, "/admin/requests": theirs,
+             "/admin/audit": theirs}
+    for path, browser in shown.items():
+        browser.get(path)
+        assert "<script>alert" not in browser.page, path
+        assert "<img src=x" not in browser.page, path
+        assert "&lt;img src=x onerror" in browser.page, f"{path} shows a note as a text"
+    for words, path in (("grant", "/usage"), ("approve_request", "/usage"), ("reject_request", "/usage/request")):
+        hers.get(path)
+        assert f"{words} {SCRIPT}" in unescape(hers.page), path
 
 
 def test_a_database_that_is_away_is_a_page_too(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from flask import Flask
 
-from frontend.accounts.audit import SYSTEM
+from frontend.accounts.audit import SYSTEM, list_events
 from frontend.api.parts import EXTENSION
 from frontend.app import create_app
 from frontend.budgets.grants import give_grant
@@ -110,6 +110,9 @@ def test_a_request_is_saved_shown_and_forgotten_by_its_person_only(
     hers.post(f"/workbench/saved/{saved.id}/forget")
     with database.read() as connection:
         assert rows.names_of(connection, ada.id) == {}
+    noted = [event for event in list_events(database, actor=ada.id) if event.subject == saved.id]
+    assert [(event.action, event.account_id, event.details) for event in noted] == [
+        ("saved_request:add", ada.id, {}), ("saved_request:forget", ada.id, {})]
 
 
 def test_models_say_their_facts_and_states(
