@@ -10,9 +10,14 @@ Json = dict[str, Any]
 
 
 def events(response: httpx.Response) -> list[Json]:
-    """The JSON of each event, `[DONE]` excluded; an answer that does not end with it is an error."""
-    data = [line[len("data: "):] for line in response.text.split("\n\n") if line.startswith("data: ")]
-    assert data[-1:] == ["[DONE]"], response.text[-500:]
+    """The JSON of each event of an answer."""
+    return parse(response.text)
+
+
+def parse(text: str) -> list[Json]:
+    """The JSON of each event, `[DONE]` excluded; a text that does not end with it is an error."""
+    data = [line[len("data: "):] for line in text.split("\n\n") if line.startswith("data: ")]
+    assert data[-1:] == ["[DONE]"], text[-500:]
     return [json.loads(item) for item in data[:-1]]
 
 

@@ -25,6 +25,17 @@ _MAX_TOKENS = {"X-Strata-Max-Tokens": {
     "description": "There where max_tokens was lowered to fit the caller's tokens: "
                    "requested=N, applied=M, reason=tokens.",
     "schema": {"type": "string", "pattern": "^requested=[0-9]+, applied=[0-9]+, reason=tokens$"}}}
+#: OpenAPI 3.1 has no word for a sequence, so the schema of a stream is that of each event.
+_EVENT: dict[str, Any] = {
+    "type": "object", "required": ["data"],
+    "description": "With stream: true, one event for each step and choice; [DONE] at the end.",
+    "properties": {"data": {"anyOf": [{"const": "[DONE]"}, {
+        "type": "string", "contentMediaType": "application/json", "contentSchema": {"anyOf": [
+            {"$ref": "#/components/schemas/CompletionChunk"},
+            {"$ref": "#/components/schemas/Error", "description": "Where it breaks off; nothing comes later."},
+        ]},
+    }]}},
+}
 
 
 @bp.get("/openapi.json")
@@ -47,7 +58,6 @@ def describe(max_total_tokens: int) -> dict[str, Any]:
     add_errors(spec)
     _add_routes(spec)
     document: dict[str, Any] = spec.to_dict()
-    # The chunks of a stream are no JSON body, so no route refers to them.
     document["components"]["schemas"]["Completion"]["properties"]["max_tokens"]["maximum"] = max_total_tokens
     document["components"]["schemas"]["ErrorBody"]["properties"]["code"]["enum"] = sorted(_codes())
     return document
@@ -57,9 +67,7 @@ def _add_routes(spec: APISpec) -> None:
     complete = operation(
         "createCompletion", "Continue a text.", answers.CompletionAnswerSchema, CHECKED, body=CompletionSchema,
         others={
-            "text/event-stream": {"type": "string", "description":
-                "With stream: true, one event for each step and choice whose data is a CompletionChunk, or "
-                "{\"error\": …} where it breaks off; [DONE] at the end."},
+            "text/event-stream": _EVENT,
             tensor_files.MEDIA_TYPE: {"type": "string", "format": "binary", "description":
                 "Where the header Accept names it, for a request with activations, one prompt, n: 1 and no stream: "
                 "the file itself, with the completion, data left out, as JSON in its metadata."},

@@ -38,7 +38,7 @@ _QUOTA = {name: {"description": description, "schema": {"type": "string"}} for n
 
 def operation(
     name: str, summary: str, answer: type[Schema] | None, errors: tuple[int, ...], *, body: type[Schema] | None = None,
-    others: dict[str, dict[str, str]] | None = None, key: bool = True, parameters: list[dict[str, Any]] | None = None,
+    others: dict[str, dict[str, Any]] | None = None, key: bool = True, parameters: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """The description of an operation whose answer is JSON, if there is an `answer`, or of `others`' media types."""
     right = answer_of(summary, answer)

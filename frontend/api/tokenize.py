@@ -36,7 +36,7 @@ def tokenize() -> Response:
 
 @bp.post("/v1/detokenize")
 def detokenize() -> Response:
-    """The text of ids, special tokens included, so that tokenizing it without adding any gives the ids again."""
+    """The text of ids, special tokens included: tokenizing it without adding any gives ids of /v1/tokenize again."""
     query()
     asked = load_detokenize(json_body())
     observation().asked = asked.model

@@ -1,10 +1,12 @@
-"""How long the App's pages take on the server for somebody with 10,000 requests in the books, and how large they are.
+"""How long the App's pages take on the server for somebody with 10,000 requests and 60 Jobs in the books, and how large
+they are.
 
 On a SQLite, a Valkey and a Triton of its own, which has the models' tokenizers loaded, in one process.
 """
 from __future__ import annotations
 
 import hashlib
+import io
 import statistics
 import tempfile
 import time
@@ -24,10 +26,16 @@ from frontend.accounts.sessions import LIFE
 from frontend.api.parts import EXTENSION
 from frontend.app import create_app
 from frontend.budgets.grants import give_grant
-from frontend.db import Database, balances, sessions
+from frontend.db import Database, balances, job_work, sessions
+from frontend.db.job_records import Result
 from frontend.db.migrate import migrate
 from frontend.db.records import Account, Session
 from frontend.db.token_records import UsageRecord
+from frontend.jobs.lines import Submission
+from frontend.jobs.queue import Queue
+from frontend.jobs.service import Jobs, Owner
+from frontend.jobs.storage import Storage
+from frontend.limits.store import connect
 from frontend.settings import Settings
 from model_repository import catalog
 from tests.benchmarks import servers
@@ -36,9 +44,12 @@ from tests.valkey import Valkey
 
 REQUESTS, DAYS, KEYS, MODELS = 10_000, 90, 20, 4
 SERVED = ("smollm2-135m", "tiny-llama")
-PATHS = ("/usage", "/usage?days=90", "/usage?days=365", "/usage.csv", "/usage/request", "/keys", "/jobs", "/account",
-         "/models", "/models/states", "/workbench", "/admin/people", "/admin/requests", "/admin/spend",
-         "/admin/models", "/admin/health", "/admin/audit", "/docs/completions")
+#: Jobs in the books, and requests of each but the newest, which has as many as there are in the books beside.
+JOBS, JOB_REQUESTS = 60, 20
+PATHS = ("/usage", "/usage?days=90", "/usage?days=365", "/usage.csv", "/usage/request", "/keys", "/jobs", "/jobs/rows",
+         "/jobs/{job}", "/account", "/models", "/models/states", "/workbench", "/admin/people",
+         "/admin/people/{account}", "/admin/requests", "/admin/spend", "/admin/models", "/admin/health", "/admin/audit",
+         "/docs/completions")
 ROUNDS = 20
 
 
@@ -65,7 +76,8 @@ def measure(requests: int = REQUESTS, rounds: int = ROUNDS) -> dict[str, Cost]:
             log_level="error", public_url="http://127.0.0.1:8080")
         database = Database(settings.database_url)
         migrate(database)
-        secret = _furnish(database, requests)
+        account, secret = _furnish(database, requests)
+        job = _furnish_jobs(database, settings, account, requests)
         database.close()
         app = create_app(settings)
         asked = [0]
@@ -73,7 +85,7 @@ def measure(requests: int = REQUESTS, rounds: int = ROUNDS) -> dict[str, Cost]:
                      lambda *_: asked.__setitem__(0, asked[0] + 1))
         client = app.test_client()
         client.set_cookie("strata_session", secret)
-        return {path: _open(client, path, rounds, asked) for path in PATHS}
+        return {path: _open(client, path.format(job=job, account=account.id), rounds, asked) for path in PATHS}
 
 
 def table(costs: dict[str, Cost]) -> str:
@@ -96,8 +108,8 @@ def _open(client: FlaskClient, path: str, rounds: int, asked: list[int]) -> Cost
     return Cost(taken[1:], asked[0], size)
 
 
-def _furnish(database: Database, requests: int) -> str:
-    """Somebody with keys, tokens and requests, who is signed in; the secret of the cookie."""
+def _furnish(database: Database, requests: int) -> tuple[Account, str]:
+    """Somebody with keys, tokens and requests, who is signed in; and the secret of the cookie."""
     account = create_account(database, SYSTEM, "bench@example.org", "admin")
     give_grant(database, SYSTEM, account.id, 10**9, "to be measured")
     keys = [create_key(database, SYSTEM, account, f"key {number}")[0].id for number in range(KEYS)]
@@ -107,7 +119,23 @@ def _furnish(database: Database, requests: int) -> str:
             balances.add_usage(connection, UsageRecord(
                 f"req_{number}", account.id, keys[number % KEYS], now - timedelta(days=number % DAYS),
                 f"model-{number % MODELS}", "/v1/completions", None, 30, 20, 50, 0, 200, 7, "request"))
-    return _sign_in(database, account, now)
+    return account, _sign_in(database, account, now)
+
+
+def _furnish_jobs(database: Database, settings: Settings, account: Account, requests: int) -> str:
+    """Jobs of somebody, each as if workers had run half of it and one in ten had failed; the id of the newest."""
+    service = Jobs(database, Storage(settings.job_storage), Queue(connect(settings.redis_url)), settings.job_days)
+    newest = ""
+    for number in range(JOBS):
+        total = JOB_REQUESTS if number < JOBS - 1 else requests
+        submission = Submission(io.BytesIO(b'null\n{"prompt": "The sky is"}\n' * total), "A sweep", SERVED[0], total)
+        newest = service.submit(Owner(account.id, "key", None, str(number)), submission).job.id
+        with database.write() as connection:
+            for place in range(total // 2):
+                status, code = (200, None) if place % 10 else (400, "context_length_exceeded")
+                job_work.finish_task(connection, newest, Result(place, None, status, code, f"req_{place}", b"{}"),
+                                     charged=0, output=0, error=0)
+    return newest
 
 
 def _sign_in(database: Database, account: Account, now: datetime) -> str:

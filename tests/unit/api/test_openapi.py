@@ -114,6 +114,10 @@ def test_wrong_requests_do_not(completion: jsonschema_rs.Validator, fields: dict
 def test_the_answer_may_be_json_or_events_or_a_file(document: Document) -> None:
     content = document["paths"]["/v1/completions"]["post"]["responses"]["200"]["content"]
     assert set(content) == {"application/json", "text/event-stream", "application/vnd.safetensors"}
+    end, data = content["text/event-stream"]["schema"]["properties"]["data"]["anyOf"]
+    assert end == {"const": "[DONE]"}
+    assert [kind["$ref"] for kind in data["contentSchema"]["anyOf"]] == [
+        "#/components/schemas/CompletionChunk", "#/components/schemas/Error"]
     schemas = document["components"]["schemas"]
     assert schemas["Choice"]["properties"]["activations"]["$ref"] == "#/components/schemas/ChoiceActivations"
     assert set(schemas["ChoiceActivations"]["required"]) == {
