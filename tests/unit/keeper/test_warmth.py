@@ -69,7 +69,7 @@ class Waiting:
         self.scripts = Scripts(redis)
         self.ticket = Ticket(f"here:{model}", model, "ada", "")
         self.scripts.keep("here", [])
-        self.scripts.enter("here", self.ticket, 4, 100, 60, [])
+        self.sequence = self.scripts.enter("here", self.ticket, 4, 100, 60, []).sequence
 
     def come_in(self, triton: SmallTriton) -> None:
         self.scripts.look("here", self.ticket.model, 4, [self.ticket.name], [triton.address])
@@ -136,6 +136,43 @@ def test_where_a_load_fails_at_one_triton_the_other_is_tried_before_anybody_hear
     rounds(warmth, lambda: other.state("tiny-llama") == "READY")
     assert triton.loads == other.loads == ["tiny-llama"]
     assert Records(redis).failures() == {}
+    other.kill()
+
+
+@pytest.mark.parametrize("warm", ["on_demand", "always"])
+def test_where_a_load_fails_at_both_tritons_who_waits_hears_of_it_though_the_first_may_be_tried_again(
+    keeper: Callable[..., Warmth], database: Database, redis: Redis, triton: SmallTriton,
+    monkeypatch: pytest.MonkeyPatch, warm: str
+) -> None:
+    """Loads take longer than the pause after one that failed."""
+    monkeypatch.setattr(hands, "FIRST_PAUSE", 0.2)
+    policies.set_policy(database, SYSTEM, "tiny-llama", PolicyChange(warm=warm))
+    other = SmallTriton(MODELS)
+    for one in (triton, other):
+        one.broken["tiny-llama"] = "CUDA out of memory"
+        one.load_seconds = 1.0
+    warmth, records = keeper(other), Records(redis)
+    waiting = Waiting(redis, "tiny-llama")
+    rounds(warmth, records.failures)
+    assert records.failures()["tiny-llama"].sequence > waiting.sequence
+    assert sorted((len(triton.loads), len(other.loads))) in ([1, 1], [1, 2])
+    other.kill()
+
+
+def test_where_a_load_fails_and_the_other_triton_is_full_who_waits_hears_of_it(
+    keeper: Callable[..., Warmth], redis: Redis, triton: SmallTriton
+) -> None:
+    other = SmallTriton(MODELS, warm="on_demand")
+    other.states["smollm2-135m_engine"] = other.states["smollm2-135m"] = "READY"
+    warmth, records = keeper(other, max_loaded=1), Records(redis)
+    some_rounds(warmth)
+    working = Waiting(redis, "smollm2-135m")
+    working.come_in(other)
+    triton.broken["tiny-llama"] = "CUDA out of memory"
+    waiting = Waiting(redis, "tiny-llama")
+    rounds(warmth, records.failures)
+    assert records.failures()["tiny-llama"].sequence > waiting.sequence
+    assert (triton.loads, other.loads, other.unloads) == (["tiny-llama"], [], [])
     other.kill()
 
 
