@@ -122,9 +122,13 @@ class Warmth:
                 card.id, kept, policy.idle_minutes * 60, card.max_requests, waiting[card.id], states[card.id], wish,
                 may_load=not wanted or self._may_load(card.id))
         places = [(model, address) for model in states for address in states[model]]
+        warm = [place for place in places if states[place[0]][place[1]] == "warm"]
+        for place in warm:
+            if "@".join(place) not in last_used:  # Redis lost it
+                records.note_use(*place)
         return Seen(
             models,
-            active={place: records.active(*place) for place in places if states[place[0]][place[1]] == "warm"},
+            active={place: records.active(*place) for place in warm},
             idle={place: max(redis_now - last_used.get("@".join(place), redis_now), 0.0) for place in places},
             broken=frozenset(place for place, failure in failed.items() if failure.until > redis_now),
             busy=busy, drained=frozenset(records.drained()), max_loaded=self._max_loaded, failed=failed)

@@ -132,6 +132,10 @@ class Records:
         found = cast("dict[bytes, bytes]", self._redis.hgetall(_LAST_USED))
         return {place.decode(): float(at) for place, at in found.items()}
 
+    def note_use(self, model: str, endpoint: str) -> None:
+        """Take now for the last use, of which nothing is known: else nobody could tell how long ago it was."""
+        self._redis.hsetnx(_LAST_USED, f"{model}@{endpoint}", int(self.now()))
+
     # What an admin wants
 
     def ask(self, model: str, wish: str) -> None:

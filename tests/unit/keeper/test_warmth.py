@@ -212,6 +212,23 @@ def test_the_idle_model_makes_room_and_a_busy_one_never(
     assert triton.unloads == ["tiny-llama"]
 
 
+def test_what_is_idle_makes_room_and_goes_though_redis_lost_when_it_was_used(
+    keeper: Callable[..., Warmth], database: Database, redis: Redis, triton: SmallTriton,
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frontend.keeper.decide.LEAST_IDLE", 1.0)
+    warmth = keeper(max_loaded=1)
+    Records(redis).ask("tiny-llama", "load")
+    rounds(warmth, lambda: triton.states.get("tiny-llama") == "READY")
+    redis.flushall()
+    Waiting(redis, "smollm2-135m")
+    rounds(warmth, lambda: triton.state("smollm2-135m") == "READY")
+    assert triton.unloads == ["tiny-llama"]
+    redis.flushall()
+    policies.set_policy(database, SYSTEM, "smollm2-135m", PolicyChange(idle_minutes=1 / 60))
+    rounds(warmth, lambda: triton.unloads == ["tiny-llama", "smollm2-135m"])
+
+
 def test_wishes_of_an_admin(keeper: Callable[..., Warmth], redis: Redis, triton: SmallTriton) -> None:
     warmth, records = keeper(), Records(redis)
     records.ask("tiny-llama", "load")
