@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 import structlog
 from redis import Redis
 
-from frontend.db import Database
-from frontend.db.policies import PolicyChange
+from frontend.db import Database, drains
+from frontend.db.policies import PolicyChange, policies
 from frontend.errors import ApiError
 from frontend.inference import Inference, ModelCard
 from frontend.inference.repository import State
 from frontend.keeper.decide import Model, Place, Seen, decide, given_up
 from frontend.keeper.hands import Hands
 from frontend.keeper.leader import Leader
-from frontend.warmth.policies import changes, policy_of
+from frontend.warmth.policies import policy_of
 from frontend.warmth.records import Records
 from frontend.warmth.scripts import Scripts
 
@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 #: Seconds that Triton may take to unload an engine, until another is loaded beside it.
 UNLOADING = 60.0
-#: Seconds between two looks at what admins have changed of policies.
+#: Seconds between two looks at what admins have changed of policies and drained Tritons.
 POLICIES_EVERY = 2.0
 #: Seconds after which somebody who asked for a model that may not be loaded may ask again.
 _PAUSED_RETRY = 5.0
@@ -47,6 +47,7 @@ class Warmth:
         self._hands = Hands(inference, self._records, Scripts(redis))
         self._reachable = True
         self._changes: dict[str, PolicyChange] = {}
+        self._drained: set[str] = set()
         self._next_policies = 0.0
         #: Since when each place is being unloaded.
         self._unloading: dict[Place, float] = {}
@@ -103,10 +104,8 @@ class Warmth:
         return found
 
     def _look(self, cards: list[ModelCard], states: dict[str, dict[str, State]]) -> Seen:
-        if self._clock() >= self._next_policies:
-            self._changes = changes(self._database)
-            self._next_policies = self._clock() + POLICIES_EVERY
         now, records = datetime.now(UTC), self._records
+        drained = self._read_wishes(records.drained())
         busy = self._hands.busy()  # before the failures: what fails from here on still counts as being done
         failed = {_place(name): failure for name, failure in records.breakers().items()}
         redis_now, last_used, wishes = records.now(), records.last_used(), records.asked()
@@ -131,7 +130,19 @@ class Warmth:
             active={place: records.active(*place) for place in warm},
             idle={place: max(redis_now - last_used.get("@".join(place), redis_now), 0.0) for place in places},
             broken=frozenset(place for place, failure in failed.items() if failure.until > redis_now),
-            busy=busy, drained=frozenset(records.drained()), max_loaded=self._max_loaded, failed=failed)
+            busy=busy, drained=frozenset(drained), max_loaded=self._max_loaded, failed=failed)
+
+    def _read_wishes(self, drained: set[str]) -> set[str]:
+        """Read policies and drained Tritons anew if it is time for it, or Redis lost what it knew of these: it has
+        `drained`. Returns which are."""
+        if self._clock() < self._next_policies and self._drained <= drained:
+            return drained
+        with self._database.read() as connection:
+            self._changes, self._drained = policies(connection), drains.drained(connection)
+        self._next_policies = self._clock() + POLICIES_EVERY
+        for address in drained ^ self._drained:
+            self._records.drain(address, address in self._drained)
+        return self._drained
 
     def _count_out(self, states: dict[str, dict[str, State]]) -> None:
         """Take what Triton never finishes to unload for Cold.

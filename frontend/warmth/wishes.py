@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from frontend.accounts.audit import Action, Actor, record
-from frontend.db import Database
+from frontend.db import Database, drains
 from frontend.warmth.records import Records
 
 
@@ -15,7 +15,11 @@ def wish(database: Database, records: Records, by: Actor, model: str, wanted: st
 
 
 def drain(database: Database, records: Records, by: Actor, triton: str, drained: bool) -> None:
-    """Send no new requests to a Triton, or send them again. Raises redis's errors."""
+    """Send no new requests to a Triton, or send them again.
+
+    Raises redis's errors; then it is written down nevertheless, and the keeper tells Redis.
+    """
     with database.write() as connection:
         record(connection, by, Action.TRITON_DRAIN if drained else Action.TRITON_UNDRAIN, triton, None)
-        records.drain(triton, drained)
+        drains.set_drained(connection, triton, drained)
+    records.drain(triton, drained)

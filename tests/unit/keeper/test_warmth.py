@@ -15,7 +15,7 @@ from frontend.inference import Inference
 from frontend.keeper import hands
 from frontend.keeper.warmth import Warmth
 from frontend.limits.store import connect
-from frontend.warmth import policies
+from frontend.warmth import policies, wishes
 from frontend.warmth.records import Records
 from frontend.warmth.scripts import Scripts, Ticket
 from tests.small_triton import SmallTriton
@@ -239,17 +239,38 @@ def test_wishes_of_an_admin(keeper: Callable[..., Warmth], redis: Redis, triton:
 
 
 def test_a_drained_triton_loses_its_models_and_gets_none(
-    keeper: Callable[..., Warmth], redis: Redis, triton: SmallTriton
+    keeper: Callable[..., Warmth], database: Database, redis: Redis, triton: SmallTriton
 ) -> None:
     warmth, records = keeper(), Records(redis)
     records.ask("tiny-llama", "load")
     rounds(warmth, lambda: triton.state("tiny-llama") == "READY" and not records.asked())
-    records.drain(triton.address, True)
+    wishes.drain(database, records, SYSTEM, triton.address, True)
     used_ago(redis, "tiny-llama", triton, 60)
     rounds(warmth, lambda: triton.unloads == ["tiny-llama"])
     Waiting(redis, "tiny-llama")
     some_rounds(warmth)
     assert triton.loads == ["tiny-llama"]
+
+
+def test_a_drained_triton_stays_drained_when_redis_loses_everything(
+    keeper: Callable[..., Warmth], database: Database, redis: Redis, triton: SmallTriton
+) -> None:
+    policies.set_policy(database, SYSTEM, "tiny-llama", PolicyChange(warm="always"))
+    records = Records(redis)
+    wishes.drain(database, records, SYSTEM, triton.address, True)
+    wishes.drain(database, records, SYSTEM, triton.address, True)
+    warmth = keeper()
+    some_rounds(warmth)
+    redis.flushall()
+    rounds(warmth, records.drained)
+    redis.flushall()
+    warmth = keeper()  # one that starts anew
+    some_rounds(warmth)
+    assert records.drained() == {triton.address}
+    assert triton.loads == []
+    wishes.drain(database, records, SYSTEM, triton.address, False)
+    rounds(warmth, lambda: triton.state("tiny-llama") == "READY")
+    assert records.drained() == set()
 
 
 def test_the_spend_limit_is_told_to_those_who_wait(
