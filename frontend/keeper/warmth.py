@@ -176,7 +176,7 @@ class Warmth:
 
     def _answer(self, seen: Seen) -> None:
         """Tell those who wait for what the Spend limit forbids, or what no Triton can load; and forget wishes that are
-        fulfilled."""
+        fulfilled, or that the policy has come to forbid."""
         told = self._records.failures()
         for model in seen.models.values():
             failure = given_up(seen, model)
@@ -186,7 +186,7 @@ class Warmth:
             if model.waiting and not model.may_load and not known & {"warm", "loading"}:
                 self._records.pause(model.id, _PAUSED_RETRY)
             if (model.wish == "load" and "warm" in known) or (
-                    model.wish == "unload" and not known & {"warm", "loading", "unloading"}):
+                    model.wish == "unload" and (model.kept or not known & {"warm", "loading", "unloading"})):
                 self._records.granted(model.id)
 
 

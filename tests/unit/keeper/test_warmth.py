@@ -238,6 +238,18 @@ def test_wishes_of_an_admin(keeper: Callable[..., Warmth], redis: Redis, triton:
     rounds(warmth, lambda: triton.unloads == ["tiny-llama"] and not records.asked())
 
 
+def test_a_wish_that_a_policy_has_come_to_forbid_is_forgotten(
+    keeper: Callable[..., Warmth], database: Database, redis: Redis, triton: SmallTriton
+) -> None:
+    """Else it would be granted once the policy allows it, which may be months later."""
+    triton.states["tiny-llama_engine"] = "READY"
+    policies.set_policy(database, SYSTEM, "tiny-llama", PolicyChange(warm="always"))
+    records = Records(redis)
+    records.ask("tiny-llama", "unload")
+    rounds(keeper(), lambda: not records.asked())
+    assert triton.unloads == []
+
+
 def test_a_drained_triton_loses_its_models_and_gets_none(
     keeper: Callable[..., Warmth], database: Database, redis: Redis, triton: SmallTriton
 ) -> None:
