@@ -88,7 +88,7 @@ def test_50_at_once_hear_of_a_failed_load_and_the_next_works_once_its_cause_is_g
     assert (answers[0].status_code, error["code"]) == (503, "model_unavailable")
     assert "a part of its checkpoint is missing" in error["message"]
     assert "secret" not in error["message"]
-    assert max(heard) - min(heard) < 1
+    assert all(0 < one - cold.failed_at < 1 for one in heard), "within a second of the failure"
     assert cold.loads == ["tiny-llama"]
     assert paid.settled(person).charged == 0
 
