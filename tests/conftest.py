@@ -17,6 +17,10 @@ from tests.valkey import Valkey
 os.environ.setdefault(
     "VLLM_CACHE_ROOT", str(Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "vllm"))
 
+# Tritons of the protocol alone run on gRPC's threads in this process. Where it starts another, gRPC's care for forks
+# once let that one stand still before it became a keeper; who becomes another program at once needs none.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:

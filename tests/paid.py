@@ -27,6 +27,8 @@ from frontend.db import Database
 from frontend.db.migrate import migrate
 from frontend.db.records import Account
 from frontend.db.token_records import Balance
+from frontend.warmth import wishes
+from frontend.warmth.records import Records
 from tests.frontend import Frontend
 from tests.stack import REPOSITORY
 from tests.unit.budgets.books import check_books
@@ -107,6 +109,10 @@ class Paid:
         """What the books say once nothing is held."""
         until(lambda: self.books(person).held == 0)
         return self.books(person)
+
+    def drain(self, triton: str, drained: bool) -> None:
+        """Drain a Triton, or send it requests again."""
+        wishes.drain(self.database, Records(self.valkey.client), SYSTEM, triton, drained)
 
     def worker_of(self, client: httpx.Response) -> psutil.Process:
         """The worker process at the other end of an answer's connection."""

@@ -36,8 +36,9 @@ class SmallTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
         #: Requests that came to an engine which was not loaded, and most that ran at once.
         self.missed, self.most_active, self.active = 0, 0, 0
         self.load_seconds, self.token_seconds = 0.3, 0.0
-        #: What loads fail with, by model.
+        #: What loads fail with, by model; and when the last one did, by the monotonic clock.
         self.broken: dict[str, str] = {}
+        self.failed_at = float("-inf")
         self.lock = threading.Lock()
         self.port = port
         self.start()
@@ -95,6 +96,7 @@ class SmallTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
             time.sleep(self.load_seconds)
         if problem := self.broken.get(name.removesuffix(ENGINE)):
             self.states[name] = "UNAVAILABLE"
+            self.failed_at = time.monotonic()
             context.abort(grpc.StatusCode.INTERNAL, f"load failed for model '{name}': {problem}")
         self.states[name] = "READY"
         return messages.RepositoryModelLoadResponse()

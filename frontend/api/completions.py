@@ -81,7 +81,8 @@ def respond(asked: CompletionRequest, authenticate: Callable[[], Caller], form: 
             stack.enter_context(turn(caller, timeout + patience if cold else timeout, cancellation.arm))
             deadline = time.monotonic() + timeout if cold else deadline
             limits = Limits(settings.max_total_tokens, max(deadline - time.monotonic(), 1.0))
-            plan = while_away(lambda: plan_request(asked, inference, limits), patience, cancellation.fired)
+            plan, away = while_away(lambda: plan_request(asked, inference, limits), patience, cancellation.fired)
+            deadline += away  # what nobody can help does not count against the request's own time
             if form:
                 form.check_plan(plan)
             visit = stack.enter_context(parts().places.visit(

@@ -120,13 +120,14 @@ class Start:
         self._booked = True
 
 
-def while_away(work: Callable[[], T], seconds: float, gone: threading.Event) -> T:
+def while_away(work: Callable[[], T], seconds: float, gone: threading.Event) -> tuple[T, float]:
     """Do something that needs a Triton, again for so many seconds while none answers, or while its tokenizer starts
-    again. Raises ClientLeft once `gone`."""
+    again. Returns for how many seconds that was so, too. Raises ClientLeft once `gone`."""
     began = time.monotonic()
     while True:
+        tried = time.monotonic()
         try:
-            return work()
+            return work(), tried - began
         except (Unreachable, NotWarm) as error:
             patience = seconds if isinstance(error, Unreachable) else min(seconds, RESTART)
             if time.monotonic() + AWAY_LOOK >= began + patience:

@@ -4,7 +4,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -102,11 +101,6 @@ def unload(model: str, as_json: bool) -> None:
 
     A model whose policy keeps it Warm now is refused: change its policy.
     """
-    with open_database() as database:
-        now = _policy(database, model)
-    if now.keeps_warm(datetime.now(UTC)):
-        raise click.ClickException(f"its policy keeps {model} Warm now, so it would be loaded again: change it first, "
-                                   f"as with: strata models policy {model} --warm on_demand --no-windows")
     _wish(model, "unload", as_json)
 
 
@@ -171,7 +165,7 @@ def _policy(database: Database, model: str) -> Policy:
 
 def _wish(model: str, wish: str, as_json: bool) -> None:
     with _records() as records, open_database() as database:
-        wishes.wish(database, records, actor(), model, wish)
+        wishes.wish(database, records, actor(), model, wish, _policy(database, model))
     if as_json:
         print_json({"model": model, "asked_for": wish})
     else:

@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from frontend.inference.repository import State
+from frontend.warmth.records import Failure
 
 #: Seconds that a model is never unloaded after its last request, so that two that need the same room take turns slowly
 #: and a Redis that lost everything hears first who is at work.
@@ -33,7 +34,8 @@ class Model:
 @dataclass(frozen=True)
 class Seen:
     """One look at everything. `idle`: seconds since each place was last used; `active`: requests there now; `broken`:
-    its last load failed, and it is too early to try again; `busy`: something is being done about it."""
+    its last load failed, and it is too early to try again; `busy`: something is being done about it; `failed`: how the
+    last load ended where it failed."""
 
     models: Mapping[str, Model]
     active: Mapping[Place, int]
@@ -42,6 +44,7 @@ class Seen:
     busy: frozenset[Place]
     drained: frozenset[str]
     max_loaded: int | None
+    failed: Mapping[Place, Failure] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,29 @@ def decide(seen: Seen) -> list[Step]:
     return list(steps.values())
 
 
+def given_up(seen: Seen, model: Model) -> Failure | None:
+    """What those hear who wait for a model that no Triton will start for them now; None while one may.
+
+    Only those hear it who came before its sequence: for whom every Triton that could load the model now has failed
+    since. One that is away, drained, full, or waits after a failure can't.
+    """
+    here = {address: state for address, state in model.states.items() if address not in seen.drained}
+    if not model.may_load or any(
+            state in ("warm", "loading", "unloading") or (model.id, address) in seen.busy
+            for address, state in here.items()):
+        return None
+    failed = {address: failure for address in model.states
+              if (failure := seen.failed.get((model.id, address))) and not failure.excused}
+    takes = [address for address, state in here.items() if state == "cold" and _takes(seen, address)]
+    next_ = [address for address in takes if (model.id, address) not in seen.broken]
+    if not failed or any(address not in failed for address in next_):
+        return None
+    last = max(failed.values(), key=lambda failure: failure.sequence)
+    again = [failed[address].until for address in takes if address in failed]
+    return replace(last, sequence=min([last.sequence, *(failed[address].sequence for address in next_)]),
+                   until=min(again, default=last.until))
+
+
 def _wanted_at(seen: Seen, model: Model) -> Iterator[str]:
     """Where a model is to be loaded that is not."""
     open_ = [address for address, state in model.states.items() if address not in seen.drained and state != "away"]
@@ -84,8 +110,9 @@ def _wanted_at(seen: Seen, model: Model) -> Iterator[str]:
     warm = [address for address in open_ if model.states[address] == "warm"]
     full = all(seen.active.get((model.id, address), 0) >= model.capacity for address in warm)
     if not coming and ((model.waiting and full) or (model.wish == "load" and not warm)):
-        # Where it would not drive out another, if there is such a place.
-        yield min(free, key=lambda address: (_crowded(seen, address), _loaded(seen, address)))
+        # Where it would not drive out another, if there is such a place, and else where another can go.
+        yield min(free, key=lambda address: (
+            _crowded(seen, address), not _takes(seen, address), _loaded(seen, address)))
 
 
 def _idle(seen: Seen) -> Iterator[Step]:
@@ -109,6 +136,23 @@ def _crowded(seen: Seen, address: str) -> bool:
     return seen.max_loaded is not None and _loaded(seen, address) >= seen.max_loaded
 
 
+def _victims(seen: Seen, address: str) -> list[str]:
+    """The models that may be unloaded to make room at a Triton; the one used longest ago is first."""
+    idle = [model.id for model in seen.models.values()
+            if model.states.get(address) == "warm" and not model.kept and not model.waiting
+            and not seen.active.get((model.id, address), 0)
+            and seen.idle.get((model.id, address), 0.0) >= LEAST_IDLE]
+    return sorted(idle, key=lambda model: -seen.idle.get((model, address), 0.0))
+
+
+def _takes(seen: Seen, address: str) -> bool:
+    """Whether a Triton has room for a model, or makes some."""
+    going = any(model.states.get(address) == "unloading"
+                or (model.states.get(address) == "warm" and (model.id, address) in seen.busy)
+                for model in seen.models.values())
+    return not _crowded(seen, address) or going or bool(_victims(seen, address))
+
+
 class _Room:
     """How much room each Triton has, as it is given away."""
 
@@ -124,10 +168,4 @@ class _Room:
             return None
         going = any((model.id, address) in seen.busy or model.states.get(address) == "unloading"
                     for model in seen.models.values())
-        idle = [model for model in seen.models.values()
-                if model.states.get(address) == "warm" and not model.kept and not model.waiting
-                and not seen.active.get((model.id, address), 0)
-                and seen.idle.get((model.id, address), 0.0) >= LEAST_IDLE]
-        if going or not idle:
-            return ""
-        return max(idle, key=lambda model: seen.idle.get((model.id, address), 0.0)).id
+        return "" if going else next(iter(_victims(seen, address)), "")

@@ -10,7 +10,7 @@ import structlog
 from frontend.errors import ApiError
 from frontend.inference import Inference, LoadError
 from frontend.keeper.decide import Place
-from frontend.warmth.records import Failure, Records
+from frontend.warmth.records import Records
 from frontend.warmth.scripts import Scripts
 
 log = structlog.get_logger()
@@ -26,13 +26,9 @@ FIRST_PAUSE, LAST_PAUSE = 5.0, 300.0
 class Hands:
     """What is being done now. Threads share it."""
 
-    def __init__(
-        self, inference: Inference, records: Records, scripts: Scripts, elsewhere: Callable[[str, str], bool]
-    ) -> None:
-        """`elsewhere` says whether a model that failed to load at an address may still become Warm at another."""
+    def __init__(self, inference: Inference, records: Records, scripts: Scripts) -> None:
         self._repository = inference.repository
         self._records, self._scripts = records, scripts
-        self._elsewhere = elsewhere
         self._lock = threading.Lock()
         self._busy: set[Place] = set()
         #: Places that were loaded engine and ensemble, and have been Warm ever since.
@@ -119,13 +115,10 @@ class Hands:
     def _failed(self, place: Place, attempt: int, error: LoadError) -> None:
         model, address = place
         pause = min(FIRST_PAUSE * 2 ** (attempt - 1), LAST_PAUSE)
-        failure: Failure = self._records.fail(model, address, error.reason, pause, attempt)
+        # A Triton that went away is waited for, unless it does so each time it loads this model.
+        self._records.fail(model, address, error.reason, pause, attempt, error.unreachable and attempt == 1)
         log.error("model_load_failed", model=model, triton=address, reason=error.reason, details=error.details,
                   retry_seconds=pause)
-        # A Triton that went away is waited for, unless it does so each time it loads this model.
-        if (error.unreachable and attempt == 1) or self._elsewhere(model, address):
-            return
-        self._records.report(model, failure)
 
     def _unload(self, place: Place, idle_seconds: float) -> None:
         model, address = place

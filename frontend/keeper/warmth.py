@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 import structlog
 from redis import Redis
 
-from frontend.db import Database
-from frontend.db.policies import PolicyChange
+from frontend.db import Database, drains
+from frontend.db.policies import PolicyChange, policies
 from frontend.errors import ApiError
 from frontend.inference import Inference, ModelCard
 from frontend.inference.repository import State
-from frontend.keeper.decide import Model, Place, Seen, decide
+from frontend.keeper.decide import Model, Place, Seen, decide, given_up
 from frontend.keeper.hands import Hands
 from frontend.keeper.leader import Leader
-from frontend.warmth.policies import changes, policy_of
+from frontend.warmth.policies import policy_of
 from frontend.warmth.records import Records
 from frontend.warmth.scripts import Scripts
 
@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 #: Seconds that Triton may take to unload an engine, until another is loaded beside it.
 UNLOADING = 60.0
-#: Seconds between two looks at what admins have changed of policies.
+#: Seconds between two looks at what admins have changed of policies and drained Tritons.
 POLICIES_EVERY = 2.0
 #: Seconds after which somebody who asked for a model that may not be loaded may ask again.
 _PAUSED_RETRY = 5.0
@@ -44,9 +44,10 @@ class Warmth:
         self._max_loaded, self._may_load, self._clock = max_loaded, may_load, clock
         self._records = Records(redis)
         self._leader = Leader(redis, every)
-        self._hands = Hands(inference, self._records, Scripts(redis), self._elsewhere)
+        self._hands = Hands(inference, self._records, Scripts(redis))
         self._reachable = True
         self._changes: dict[str, PolicyChange] = {}
+        self._drained: set[str] = set()
         self._next_policies = 0.0
         #: Since when each place is being unloaded.
         self._unloading: dict[Place, float] = {}
@@ -67,8 +68,8 @@ class Warmth:
         self._mend(states)
         for step in decide(seen):
             if step.what == "load":
-                breaker = self._records.breakers().get(f"{step.model}@{step.address}")
-                self._hands.load((step.model, step.address), breaker.attempt + 1 if breaker else 1)
+                before = seen.failed.get((step.model, step.address))
+                self._hands.load((step.model, step.address), before.attempt + 1 if before else 1)
             else:
                 self._hands.unload((step.model, step.address), step.idle_seconds)
         self._answer(seen)
@@ -103,10 +104,10 @@ class Warmth:
         return found
 
     def _look(self, cards: list[ModelCard], states: dict[str, dict[str, State]]) -> Seen:
-        if self._clock() >= self._next_policies:
-            self._changes = changes(self._database)
-            self._next_policies = self._clock() + POLICIES_EVERY
         now, records = datetime.now(UTC), self._records
+        drained = self._read_wishes(records.drained())
+        busy = self._hands.busy()  # before the failures: what fails from here on still counts as being done
+        failed = {_place(name): failure for name, failure in records.breakers().items()}
         redis_now, last_used, wishes = records.now(), records.last_used(), records.asked()
         waiting = records.waiting([card.id for card in cards])
         models = {}
@@ -120,12 +121,28 @@ class Warmth:
                 card.id, kept, policy.idle_minutes * 60, card.max_requests, waiting[card.id], states[card.id], wish,
                 may_load=not wanted or self._may_load(card.id))
         places = [(model, address) for model in states for address in states[model]]
+        warm = [place for place in places if states[place[0]][place[1]] == "warm"]
+        for place in warm:
+            if "@".join(place) not in last_used:  # Redis lost it
+                records.note_use(*place)
         return Seen(
             models,
-            active={place: records.active(*place) for place in places if states[place[0]][place[1]] == "warm"},
+            active={place: records.active(*place) for place in warm},
             idle={place: max(redis_now - last_used.get("@".join(place), redis_now), 0.0) for place in places},
-            broken=frozenset(_place(name) for name, failure in records.breakers().items() if failure.until > redis_now),
-            busy=self._hands.busy(), drained=frozenset(records.drained()), max_loaded=self._max_loaded)
+            broken=frozenset(place for place, failure in failed.items() if failure.until > redis_now),
+            busy=busy, drained=frozenset(drained), max_loaded=self._max_loaded, failed=failed)
+
+    def _read_wishes(self, drained: set[str]) -> set[str]:
+        """Read policies and drained Tritons anew if it is time for it, or Redis lost what it knew of these: it has
+        `drained`. Returns which are."""
+        if self._clock() < self._next_policies and self._drained <= drained:
+            return drained
+        with self._database.read() as connection:
+            self._changes, self._drained = policies(connection), drains.drained(connection)
+        self._next_policies = self._clock() + POLICIES_EVERY
+        for address in drained ^ self._drained:
+            self._records.drain(address, address in self._drained)
+        return self._drained
 
     def _count_out(self, states: dict[str, dict[str, State]]) -> None:
         """Take what Triton never finishes to unload for Cold.
@@ -158,21 +175,19 @@ class Warmth:
                     self._hands.load((model, address), new=False)
 
     def _answer(self, seen: Seen) -> None:
-        """Tell those who wait for what the Spend limit forbids; and forget wishes that are fulfilled."""
+        """Tell those who wait for what the Spend limit forbids, or what no Triton can load; and forget wishes that are
+        fulfilled, or that the policy has come to forbid."""
+        told = self._records.failures()
         for model in seen.models.values():
+            failure = given_up(seen, model)
+            if failure is not None and failure != told.get(model.id):
+                self._records.report(model.id, failure)
             known = set(model.states.values())
             if model.waiting and not model.may_load and not known & {"warm", "loading"}:
                 self._records.pause(model.id, _PAUSED_RETRY)
             if (model.wish == "load" and "warm" in known) or (
-                    model.wish == "unload" and not known & {"warm", "loading", "unloading"}):
+                    model.wish == "unload" and (model.kept or not known & {"warm", "loading", "unloading"})):
                 self._records.granted(model.id)
-
-    def _elsewhere(self, model: str, address: str) -> bool:
-        """Whether a model may become Warm at another Triton than this one."""
-        seen = self._seen
-        return seen is not None and model in seen.models and any(
-            other != address and state != "away" and other not in seen.drained and (model, other) not in seen.broken
-            for other, state in seen.models[model].states.items())
 
 
 def _place(name: str) -> Place:

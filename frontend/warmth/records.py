@@ -22,13 +22,15 @@ _LOADS = 5
 @dataclass(frozen=True)
 class Failure:
     """A model that could not be started: why, in words for users; in what order with tickets; and until when nobody
-    tries again, by Redis's clock, after so many attempts. `paused`: it was not tried, because of the Spend limit."""
+    tries again, by Redis's clock, after so many attempts. `paused`: it was not tried, because of the Spend limit.
+    `excused`: nobody hears of it, since its Triton went away meanwhile and is waited for."""
 
     reason: str
     sequence: int
     until: float
     attempt: int
     paused: bool = False
+    excused: bool = False
 
 
 class Records:
@@ -49,16 +51,18 @@ class Records:
 
     # Failures. A model's is what its waiters hear; an endpoint's is the breaker, which the keeper heeds.
 
-    def fail(self, model: str, endpoint: str, reason: str, pause: float, attempt: int) -> Failure:
+    def fail(
+        self, model: str, endpoint: str, reason: str, pause: float, attempt: int, excused: bool = False
+    ) -> Failure:
         """Note that a load failed, and open the breaker of this model and endpoint for so many seconds."""
         sequence = self._redis.incr(_SEQUENCE)
         self._redis.hincrby(_LOADS_ENDED, f"{model}|failed")
-        failure = Failure(reason, sequence, self.now() + pause, attempt)
+        failure = Failure(reason, sequence, self.now() + pause, attempt, excused=excused)
         self._redis.hset(_BREAKERS, f"{model}@{endpoint}", json.dumps(asdict(failure)))
         return failure
 
     def report(self, model: str, failure: Failure) -> None:
-        """Tell all who wait for a model that it can't be started."""
+        """Tell those who wait for a model, and came before the failure's sequence, that it can't be started."""
         self._redis.hset(_FAILURES, model, json.dumps(asdict(failure)))
 
     def pause(self, model: str, seconds: float) -> None:
@@ -127,6 +131,10 @@ class Records:
         """When each `model@endpoint` was last used, by Redis's clock."""
         found = cast("dict[bytes, bytes]", self._redis.hgetall(_LAST_USED))
         return {place.decode(): float(at) for place, at in found.items()}
+
+    def note_use(self, model: str, endpoint: str) -> None:
+        """Take now for the last use, of which nothing is known: else nobody could tell how long ago it was."""
+        self._redis.hsetnx(_LAST_USED, f"{model}@{endpoint}", int(self.now()))
 
     # What an admin wants
 

@@ -103,16 +103,15 @@ def test_killing_one_triton_of_two_breaks_its_streams_only(
 
 
 def test_a_drained_triton_finishes_and_goes_cold(paid: Paid, person: Person, tritons: list[Triton]) -> None:
-    records = Records(paid.valkey.client)
     inference = Inference([triton.address for triton in tritons])
 
     def state() -> str:
         return inference.repository.states(["tiny-llama"])["tiny-llama"][tritons[0].address]
 
-    assert streams(person, lambda: records.drain(tritons[0].address, True), 600) == {"whole": STREAMS}
+    assert streams(person, lambda: paid.drain(tritons[0].address, True), 600) == {"whole": STREAMS}
     until(lambda: state() == "cold")
     assert person.ask().status_code == 200
-    records.drain(tritons[0].address, False)
+    paid.drain(tritons[0].address, False)
     until(lambda: state() == "warm", 120)  # its policy is always
     inference.close()
     the_same_load_passes(paid, person, tritons)

@@ -67,7 +67,11 @@ def wish(model: str) -> Response:
     card, wanted = _card(model), request.form.get("wish")
     if wanted not in ("load", "unload"):
         raise InvalidRequest("A model can be loaded or unloaded.", "wish")
-    wishes.wish(parts().database, parts().records, actor(), card.id, wanted)
+    policy = policy_of(card.warm, card.idle_minutes, card.warm_windows, policies.changes(parts().database).get(card.id))
+    try:
+        wishes.wish(parts().database, parts().records, actor(), card.id, wanted, policy)
+    except InvalidRequest as error:
+        return _page(str(error), 400, card.id)
     return make_response(redirect("/admin/models", 303))
 
 

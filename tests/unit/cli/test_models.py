@@ -49,7 +49,7 @@ def test_wishes_go_to_the_keeper_and_into_the_audit_log(run: Any, strata: Strata
     run("load", "tiny-llama")
     assert Records(valkey.client).asked() == {"tiny-llama": "load"}
     refusal = run("unload", "tiny-llama", code=1)
-    assert "its policy keeps tiny-llama Warm now" in refusal
+    assert "Its policy keeps tiny-llama Warm now" in refusal
     run("policy", "tiny-llama", "--warm", "on_demand")
     assert json.loads(run("unload", "tiny-llama", "--json")) == {"model": "tiny-llama", "asked_for": "unload"}
     assert Records(valkey.client).asked() == {"tiny-llama": "unload"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from frontend.inference.repository import State
-from frontend.keeper.decide import LEAST_IDLE, Model, Seen, Step, decide
+from frontend.keeper.decide import LEAST_IDLE, Model, Place, Seen, Step, decide, given_up
+from frontend.warmth.records import Failure
 
 A, B = "a:1", "b:1"
 
@@ -104,3 +105,52 @@ def test_a_load_goes_where_it_drives_nobody_out() -> None:
 def test_two_loads_do_not_share_the_last_room() -> None:
     steps = decide(seen(model("m", waiting=2, a="cold"), model("n", waiting=1, a="cold"), max_loaded=1))
     assert steps == [Step("load", "m", A)]
+
+
+def test_a_load_goes_where_room_can_be_made() -> None:
+    others = [model("busy", a="warm", b="cold"), model("other", a="cold", b="warm")]
+    now = replace(seen(model(waiting=1, a="cold", b="cold"), *others, max_loaded=1),
+                  idle={("other", B): 30.0}, active={("busy", A): 1})
+    assert decide(now) == [Step("unload", "other", B, LEAST_IDLE)]
+
+
+def failed(now: Seen, broken: bool = False, **sequences: int) -> Seen:
+    """What is seen after loads of m failed, in the order of their sequences; it is too early for others if `broken`."""
+    failures: dict[Place, Failure] = {("m", f"{place}:1"): Failure(place, sequence, 1000.0 + sequence, 1)
+                                      for place, sequence in sequences.items()}
+    return replace(now, failed=failures, broken=frozenset(failures) if broken else frozenset())
+
+
+def test_who_waits_hears_once_every_triton_has_failed_since() -> None:
+    both = seen(model(waiting=1, a="cold", b="cold"))
+    assert given_up(both, both.models["m"]) is None
+    only_a = failed(both, a=5)
+    assert given_up(only_a, both.models["m"]) is None
+    # A may be tried again by the time B fails: those who came before its failure have no more to hope for.
+    heard = given_up(failed(both, a=5, b=9), both.models["m"])
+    assert heard == Failure("b", 5, 1005.0, 1)
+    # Neither is tried now: so all do.
+    assert given_up(failed(both, broken=True, a=5, b=9), both.models["m"]) == Failure("b", 9, 1005.0, 1)
+
+
+def test_a_triton_that_is_away_drained_or_full_is_no_hope_and_one_that_loads_is() -> None:
+    away = failed(seen(model(waiting=1, a="cold", b="away")), broken=True, a=5)
+    told = Failure("a", 5, 1005.0, 1)
+    assert given_up(away, away.models["m"]) == told
+    both = failed(seen(model(waiting=1, a="cold", b="cold")), broken=True, a=5)
+    assert given_up(replace(both, drained=frozenset({B})), both.models["m"]) == told
+    m, busy = both.models["m"], model("busy", a="cold", b="warm")
+    full = replace(both, models={"m": m, "busy": busy}, max_loaded=1, active={("busy", B): 1})
+    assert given_up(full, m) == told
+    assert given_up(replace(full, active={}, idle={("busy", B): LEAST_IDLE}), m) is None
+    assert given_up(replace(both, busy=frozenset({("m", B)})), m) is None
+    for state in ("loading", "warm", "unloading"):
+        now = model(waiting=1, a="cold", b=state)
+        assert given_up(replace(both, models={"m": now}), now) is None
+
+
+def test_nobody_hears_of_a_triton_that_went_away_while_it_loaded() -> None:
+    now = failed(seen(model(waiting=1, a="away")), broken=True, a=5)
+    excused = replace(now, failed={place: replace(one, excused=True) for place, one in now.failed.items()})
+    assert given_up(excused, now.models["m"]) is None
+    assert given_up(now, now.models["m"]) == Failure("a", 5, 1005.0, 1)

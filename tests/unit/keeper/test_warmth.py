@@ -15,7 +15,7 @@ from frontend.inference import Inference
 from frontend.keeper import hands
 from frontend.keeper.warmth import Warmth
 from frontend.limits.store import connect
-from frontend.warmth import policies
+from frontend.warmth import policies, wishes
 from frontend.warmth.records import Records
 from frontend.warmth.scripts import Scripts, Ticket
 from tests.small_triton import SmallTriton
@@ -69,7 +69,7 @@ class Waiting:
         self.scripts = Scripts(redis)
         self.ticket = Ticket(f"here:{model}", model, "ada", "")
         self.scripts.keep("here", [])
-        self.scripts.enter("here", self.ticket, 4, 100, 60, [])
+        self.sequence = self.scripts.enter("here", self.ticket, 4, 100, 60, []).sequence
 
     def come_in(self, triton: SmallTriton) -> None:
         self.scripts.look("here", self.ticket.model, 4, [self.ticket.name], [triton.address])
@@ -139,6 +139,43 @@ def test_where_a_load_fails_at_one_triton_the_other_is_tried_before_anybody_hear
     other.kill()
 
 
+@pytest.mark.parametrize("warm", ["on_demand", "always"])
+def test_where_a_load_fails_at_both_tritons_who_waits_hears_of_it_though_the_first_may_be_tried_again(
+    keeper: Callable[..., Warmth], database: Database, redis: Redis, triton: SmallTriton,
+    monkeypatch: pytest.MonkeyPatch, warm: str
+) -> None:
+    """Loads take longer than the pause after one that failed."""
+    monkeypatch.setattr(hands, "FIRST_PAUSE", 0.2)
+    policies.set_policy(database, SYSTEM, "tiny-llama", PolicyChange(warm=warm))
+    other = SmallTriton(MODELS)
+    for one in (triton, other):
+        one.broken["tiny-llama"] = "CUDA out of memory"
+        one.load_seconds = 1.0
+    warmth, records = keeper(other), Records(redis)
+    waiting = Waiting(redis, "tiny-llama")
+    rounds(warmth, records.failures)
+    assert records.failures()["tiny-llama"].sequence > waiting.sequence
+    assert sorted((len(triton.loads), len(other.loads))) in ([1, 1], [1, 2])
+    other.kill()
+
+
+def test_where_a_load_fails_and_the_other_triton_is_full_who_waits_hears_of_it(
+    keeper: Callable[..., Warmth], redis: Redis, triton: SmallTriton
+) -> None:
+    other = SmallTriton(MODELS, warm="on_demand")
+    other.states["smollm2-135m_engine"] = other.states["smollm2-135m"] = "READY"
+    warmth, records = keeper(other, max_loaded=1), Records(redis)
+    some_rounds(warmth)
+    working = Waiting(redis, "smollm2-135m")
+    working.come_in(other)
+    triton.broken["tiny-llama"] = "CUDA out of memory"
+    waiting = Waiting(redis, "tiny-llama")
+    rounds(warmth, records.failures)
+    assert records.failures()["tiny-llama"].sequence > waiting.sequence
+    assert (triton.loads, other.loads, other.unloads) == (["tiny-llama"], [], [])
+    other.kill()
+
+
 def test_a_policy_that_an_admin_changed_counts(
     keeper: Callable[..., Warmth], database: Database, triton: SmallTriton, redis: Redis
 ) -> None:
@@ -175,6 +212,23 @@ def test_the_idle_model_makes_room_and_a_busy_one_never(
     assert triton.unloads == ["tiny-llama"]
 
 
+def test_what_is_idle_makes_room_and_goes_though_redis_lost_when_it_was_used(
+    keeper: Callable[..., Warmth], database: Database, redis: Redis, triton: SmallTriton,
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frontend.keeper.decide.LEAST_IDLE", 1.0)
+    warmth = keeper(max_loaded=1)
+    Records(redis).ask("tiny-llama", "load")
+    rounds(warmth, lambda: triton.states.get("tiny-llama") == "READY")
+    redis.flushall()
+    Waiting(redis, "smollm2-135m")
+    rounds(warmth, lambda: triton.state("smollm2-135m") == "READY")
+    assert triton.unloads == ["tiny-llama"]
+    redis.flushall()
+    policies.set_policy(database, SYSTEM, "smollm2-135m", PolicyChange(idle_minutes=1 / 60))
+    rounds(warmth, lambda: triton.unloads == ["tiny-llama", "smollm2-135m"])
+
+
 def test_wishes_of_an_admin(keeper: Callable[..., Warmth], redis: Redis, triton: SmallTriton) -> None:
     warmth, records = keeper(), Records(redis)
     records.ask("tiny-llama", "load")
@@ -184,18 +238,51 @@ def test_wishes_of_an_admin(keeper: Callable[..., Warmth], redis: Redis, triton:
     rounds(warmth, lambda: triton.unloads == ["tiny-llama"] and not records.asked())
 
 
+def test_a_wish_that_a_policy_has_come_to_forbid_is_forgotten(
+    keeper: Callable[..., Warmth], database: Database, redis: Redis, triton: SmallTriton
+) -> None:
+    """Else it would be granted once the policy allows it, which may be months later."""
+    triton.states["tiny-llama_engine"] = "READY"
+    policies.set_policy(database, SYSTEM, "tiny-llama", PolicyChange(warm="always"))
+    records = Records(redis)
+    records.ask("tiny-llama", "unload")
+    rounds(keeper(), lambda: not records.asked())
+    assert triton.unloads == []
+
+
 def test_a_drained_triton_loses_its_models_and_gets_none(
-    keeper: Callable[..., Warmth], redis: Redis, triton: SmallTriton
+    keeper: Callable[..., Warmth], database: Database, redis: Redis, triton: SmallTriton
 ) -> None:
     warmth, records = keeper(), Records(redis)
     records.ask("tiny-llama", "load")
     rounds(warmth, lambda: triton.state("tiny-llama") == "READY" and not records.asked())
-    records.drain(triton.address, True)
+    wishes.drain(database, records, SYSTEM, triton.address, True)
     used_ago(redis, "tiny-llama", triton, 60)
     rounds(warmth, lambda: triton.unloads == ["tiny-llama"])
     Waiting(redis, "tiny-llama")
     some_rounds(warmth)
     assert triton.loads == ["tiny-llama"]
+
+
+def test_a_drained_triton_stays_drained_when_redis_loses_everything(
+    keeper: Callable[..., Warmth], database: Database, redis: Redis, triton: SmallTriton
+) -> None:
+    policies.set_policy(database, SYSTEM, "tiny-llama", PolicyChange(warm="always"))
+    records = Records(redis)
+    wishes.drain(database, records, SYSTEM, triton.address, True)
+    wishes.drain(database, records, SYSTEM, triton.address, True)
+    warmth = keeper()
+    some_rounds(warmth)
+    redis.flushall()
+    rounds(warmth, records.drained)
+    redis.flushall()
+    warmth = keeper()  # one that starts anew
+    some_rounds(warmth)
+    assert records.drained() == {triton.address}
+    assert triton.loads == []
+    wishes.drain(database, records, SYSTEM, triton.address, False)
+    rounds(warmth, lambda: triton.state("tiny-llama") == "READY")
+    assert records.drained() == set()
 
 
 def test_the_spend_limit_is_told_to_those_who_wait(

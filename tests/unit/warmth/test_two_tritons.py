@@ -66,13 +66,12 @@ def test_killing_one_of_two_loses_only_its_streams_and_the_same_load_passes_afte
 def test_a_drained_triton_finishes_what_it_has_and_is_unloaded(
     paid: Paid, person: Person, tritons: list[SmallTriton]
 ) -> None:
-    records = Records(paid.valkey.client)
     for triton in tritons:
         triton.token_seconds = 0.05
-    assert streams(person, lambda: records.drain(tritons[0].address, True), 60) == {"whole": STREAMS}
+    assert streams(person, lambda: paid.drain(tritons[0].address, True), 60) == {"whole": STREAMS}
     until(lambda: tritons[0].state("tiny-llama") == "UNAVAILABLE")
     assert person.ask().status_code == 200
-    records.drain(tritons[0].address, False)
+    paid.drain(tritons[0].address, False)
     until(lambda: tritons[0].state("tiny-llama") == "READY")
 
 

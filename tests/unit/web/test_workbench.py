@@ -143,7 +143,12 @@ def test_an_admin_changes_policies_and_wishes(
     admin.post("/admin/models/tiny-llama/policy", **fields, reset="yes")
     assert changes(parts.database) == {}
     admin.get("/admin/models")
-    admin.post("/admin/models/tiny-llama/wish", wish="unload")
+    assert admin.post("/admin/models/tiny-llama/wish", wish="unload").status_code == 400  # the catalog's is always
+    assert "Its policy keeps tiny-llama Warm now" in admin.words
+    assert parts.records.asked() == {}
+    admin.post("/admin/models/tiny-llama/policy", warm="on_demand", idle_minutes="30", windows="")
+    admin.get("/admin/models")
+    assert admin.post("/admin/models/tiny-llama/wish", wish="unload").status_code == 303
     assert parts.records.asked() == {"tiny-llama": "unload"}
     admin.get("/admin/models")
     admin.post("/admin/tritons/drain", triton=triton.address, to="drained")
