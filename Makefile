@@ -33,6 +33,7 @@ bench: dev ## measure Strata against vllm serve
 	@$(VENV)/bin/python -m tests.benchmarks.tokens
 	@$(VENV)/bin/python -m tests.benchmarks.pages
 	@$(VENV)/bin/python -m tests.benchmarks.jobs
+	@$(VENV)/bin/python -m tests.benchmarks.endpoints
 	@$(VENV)/bin/python -m tests.benchmarks
 
 clean: ## remove caches, the data in STRATA_HOME's default place and the virtual environment

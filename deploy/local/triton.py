@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from deploy.local.checkpoints import is_buildable
@@ -23,6 +24,16 @@ SHARED_MEMORY = Path("/dev/shm")
 EXIT_TIMEOUT = 3
 #: Seconds until a stub has to report for duty; the default, 30, is short for a machine that starts several at once.
 STUB_TIMEOUT = 120
+
+
+def missing_libraries(settings: Settings) -> Iterator[str]:
+    """The shared libraries that Triton names and this machine does not have, one line each."""
+    named = PACKAGE / "bin" / "tritonserver", PACKAGE / "backends" / "python" / "libtriton_python.so"
+    told = subprocess.run(
+        ["ldd", *named], env={**os.environ, **environment(settings)}, capture_output=True, text=True, check=False
+    ).stdout
+    for library in sorted({line.split()[0] for line in told.splitlines() if line.endswith("not found")}):
+        yield f"{library} is missing, which Triton loads: install the package that has it (apt-file search {library})"
 
 
 def assemble(settings: Settings) -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from model_repository.catalog import Model
+from tests.benchmarks import processes
 from tests.benchmarks.client import BenchmarkError, Connection, Exchange
 from tests.benchmarks.servers import Server
 
@@ -32,7 +33,7 @@ class Work:
     max_tokens: int
 
 
-WORK = (Work("prefill-heavy", 512, 8), Work("decode-heavy", 16, 96))
+WORK = (Work("prefill-heavy", 256, 8), Work("decode-heavy", 16, 48))
 
 
 def asked(model: Model, variant: str) -> dict[str, Any]:
@@ -77,42 +78,54 @@ class Counter:
             self.start += piece[:500]
 
 
+@dataclass(frozen=True)
+class Wave:
+    """What one wave reached: completion tokens a second, and the CPU seconds of all the server's processes."""
+
+    rate: float
+    cpu: float
+
+
 @dataclass
 class Rates:
-    """Completion tokens a second of each variant, wave by wave; equal places were measured right after each other."""
+    """The waves of each variant; equal places were measured right after each other."""
 
-    of: dict[str, list[float]] = field(default_factory=dict)
+    of: dict[str, list[Wave]] = field(default_factory=dict)
 
-    def add(self, variant: str, rate: float) -> None:
+    def add(self, variant: str, wave: Wave) -> None:
         """One more wave."""
-        self.of.setdefault(variant, []).append(rate)
+        self.of.setdefault(variant, []).append(wave)
 
-    def ratio(self, variant: str, to: str) -> float:
-        """The median of the ratios of waves that were measured together."""
-        return median(one / other for one, other in zip(self.of[variant], self.of[to], strict=True))
+    def rate(self, variant: str) -> float:
+        """The median of tokens a second."""
+        return median(wave.rate for wave in self.of[variant])
+
+    def rate_ratio(self, variant: str, to: str) -> float:
+        """The median of the ratios of tokens a second in waves that were measured together."""
+        return median(one.rate / other.rate for one, other in zip(self.of[variant], self.of[to], strict=True))
+
+    def cpu_ratio(self, variant: str, to: str) -> float:
+        """The same of CPU seconds, which what else runs on the machine disturbs less."""
+        return median(one.cpu / other.cpu for one, other in zip(self.of[variant], self.of[to], strict=True))
 
 
-async def wave(server: Server, model: Model, work: Work, variant: str, seed: str) -> float:
-    """Completion tokens a second of AT_ONCE requests at once, two after each other on each connection."""
+async def wave(server: Server, model: Model, work: Work, variant: str, seed: str) -> Wave:
+    """AT_ONCE requests at once."""
     source = prompts(model, work, seed)
-    bodies = [[body(model, work, next(source), variant) for _ in range(2)] for _ in range(AT_ONCE)]
+    bodies = [body(model, work, next(source), variant) for _ in range(AT_ONCE)]
     connections = [Connection(server.target) for _ in bodies]
     least = least_bytes(model, work, variant)
-
-    async def ask(connection: Connection, requests: list[bytes]) -> None:
-        for request in requests:
-            await post(connection, request, least)
-
     try:
-        started = time.perf_counter()
+        before, started = processes.cpu_seconds(server.pid), time.perf_counter()
         async with asyncio.TaskGroup() as tasks:
-            for connection, requests in zip(connections, bodies, strict=True):
-                tasks.create_task(ask(connection, requests))
+            for connection, request in zip(connections, bodies, strict=True):
+                tasks.create_task(post(connection, request, least))
         elapsed = time.perf_counter() - started
+        cpu = sum(processes.spent(before, processes.cpu_seconds(server.pid)).values())
     finally:
         for connection in connections:
             connection.close()
-    return sum(map(len, bodies)) * work.max_tokens / elapsed
+    return Wave(len(bodies) * work.max_tokens / elapsed, cpu)
 
 
 async def post(connection: Connection, request: bytes, least: int) -> Exchange:
@@ -134,9 +147,9 @@ async def measure(off: Server, on: Server, model: Model, work: Work, rounds: int
         turn = number % len(variants)
         for variant in variants[turn:] + variants[:turn]:
             server = off if variant == OFF else on
-            rate = await wave(server, model, work, variant, f"{work.name} {number} {variant}")
+            reached = await wave(server, model, work, variant, f"{work.name} {number} {variant}")
             if number >= 0:
-                rates.add(variant, rate)
+                rates.add(variant, reached)
     return rates
 
 

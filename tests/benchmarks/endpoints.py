@@ -4,13 +4,14 @@ Unstreamed requests go straight to Triton, so that hardly anything but the engin
 """
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from frontend.inference import Generation, Inference
+from model_repository import catalog
+from tests.benchmarks import servers
 from tests.tritons import Triton
 
 MODEL, TOKENS, AT_ONCE, REQUESTS = "tiny-llama", 256, 8, 48
@@ -34,7 +35,7 @@ def rate(inference: Inference, addresses: list[str]) -> float:
 
 def main() -> None:
     """Start both, measure each alone and both together, and say what came of it."""
-    checkpoints = Path(os.environ["STRATA_CHECKPOINTS"])
+    checkpoints = servers.checkpoint(catalog.load()[MODEL]).parent
     with tempfile.TemporaryDirectory(prefix="strata-endpoints-") as folder:
         tritons = [Triton(Path(folder) / str(core), MODEL, checkpoints, core) for core in range(2)]
         try:
@@ -48,6 +49,7 @@ def main() -> None:
         finally:
             for triton in tritons:
                 triton.stop()
+    print("## Two engines, each on a core of its own\n")
     print(f"each alone: {alone[0]:.0f} and {alone[1]:.0f} tokens/s; both: {both:.0f}, "
           f"{both / max(alone):.2f} times the faster one")
 

@@ -106,12 +106,13 @@ def _growth(answer: WholeVocabulary, role: str) -> str:
 
 
 def activation_table(work: Work, rates: Rates) -> str:
-    """One row for each variant: tokens a second, and as a share of what its neighbours in the same rounds reached."""
+    """One row for each variant: tokens a second and CPU seconds, as shares of its neighbours' in the same rounds."""
     rows = []
-    for variant, waves in rates.of.items():
-        rows.append((f"{work.name} ({work.prompt_tokens} + {work.max_tokens})", variant, f"{median(waves):.1f}",
-                     *(f"{rates.ratio(variant, other):.3f}" for other in (OFF, UNUSED))))
-    return _table(("tokens", "capture", "tok/s", "to off", "to unused"), rows)
+    for variant in rates.of:
+        rows.append((f"{work.name} ({work.prompt_tokens} + {work.max_tokens})", variant, f"{rates.rate(variant):.1f}",
+                     *(f"{rates.rate_ratio(variant, other):.3f}" for other in (OFF, UNUSED)),
+                     *(f"{rates.cpu_ratio(variant, other):.3f}" for other in (OFF, UNUSED))))
+    return _table(("tokens", "capture", "tok/s", "to off", "to unused", "CPU to off", "to unused"), rows)
 
 
 def transport_table(ways: Iterable[Transport]) -> str:
@@ -125,7 +126,7 @@ def transformers_table(work: Work, ours: Rates, theirs: Mapping[bool, list[float
     """Strata beside Transformers, without Activations and with all of them."""
     rows = []
     for hidden_states, variant in ((False, UNUSED), (True, ALL)):
-        strata, other = median(ours.of[variant]), median(theirs[hidden_states])
+        strata, other = ours.rate(variant), median(theirs[hidden_states])
         rows.append((work.name, variant, f"{strata:.1f}", f"{other:.1f}", f"{strata / other:.2f}"))
     return _table(("work", "capture", "tok/s Strata", "Transformers", "ratio"), rows)
 
@@ -137,7 +138,8 @@ def activations_as_json(
     """Every wave."""
     return {
         "model": model.id,
-        "tokens_per_second": {work.name: one.of for work, one in rates.items()},
+        "waves": {work.name: {variant: [asdict(wave) for wave in waves] for variant, waves in one.of.items()}
+                  for work, one in rates.items()},
         "transport": [asdict(way) for way in ways],
         "transformers": {work.name: {"plain": one[False], "hidden_states": one[True]} for work, one in theirs.items()},
     }

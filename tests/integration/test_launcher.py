@@ -104,3 +104,20 @@ def test_what_dies_comes_back_and_nothing_is_left(tmp_path: Path, checkpoints: P
         assert set(SHARED_MEMORY.glob("psm_*")) - others == set()
     finally:
         stack.stop()
+
+    # Ctrl-C ends one that is ready and at work.
+    stack = Stack.start(home, "tiny-llama", own)
+    try:
+        body = {"model": "tiny-llama", "prompt": "The sky is", "max_tokens": 1900, "ignore_eos": True, "stream": True}
+        headers = {"Authorization": f"Bearer {stack.key}"}
+        with httpx.stream("POST", f"{stack.url}/v1/completions", json=body, headers=headers, timeout=60) as answer:
+            assert next(answer.iter_lines()).startswith("data: ")
+            everything = processes(home)
+            stack.process.send_signal(signal.SIGINT)
+            assert stack.process.wait(60) == 0
+        assert psutil.wait_procs(everything, timeout=5)[1] == []
+        assert processes(home) == []
+        assert regions(home) == set()
+        assert set(SHARED_MEMORY.glob("psm_*")) - others == set()
+    finally:
+        stack.stop()

@@ -1,7 +1,8 @@
 """Soaks a real Strata of its own in mixed traffic while a model comes and goes, and says whether anything was wrong.
 
 Wrong is: a request that ended otherwise than it should, a record or a ledger that does not agree with what answers said
-to the token, a token that is still held, a process that died or keeps growing. The exit status is 1 then.
+to the token, a token that is still held, a process that died or keeps growing; and a soak in which something that it is
+there for never happened. The exit status is 1 then.
 """
 from __future__ import annotations
 
@@ -13,14 +14,17 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import psutil
 
 from frontend.budgets.usage import export_usage
 from frontend.db import Database
 from tests.soak.people import Person
-from tests.soak.traffic import CHANGING, EXPECTED, STEADY, Seen, one
+from tests.soak.traffic import CHANGING, EXPECTED, KINDS, STEADY, Seen, one
 from tests.stack import REPOSITORY, Stack
 from tests.unit.budgets.books import check_books
 
@@ -52,13 +56,19 @@ def soak(stack: Stack, seconds: float) -> list[str]:
     people = [Person.make(database, stack.url, f"person{number}") for number in range(PEOPLE)]
     seen, over = Seen(), threading.Event()
 
-    def work(number: int) -> None:
+    def ask(number: int) -> None:
         chance = random.Random(number)
         while not over.is_set():
             one(people[number % PEOPLE], seen, chance)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(AT_ONCE)]
-    threads.append(threading.Thread(target=come_and_go, args=(stack, over)))
+    def whole(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception:
+            seen.note(f"this failure of the soak's own:\n{traceback.format_exc()}")
+
+    threads = [threading.Thread(target=whole, args=(lambda number=number: ask(number),)) for number in range(AT_ONCE)]
+    threads.append(threading.Thread(target=whole, args=(lambda: come_and_go(stack, over),)))
     started = time.monotonic()
     for thread in threads:
         thread.start()
@@ -71,7 +81,8 @@ def soak(stack: Stack, seconds: float) -> list[str]:
     for thread in threads:
         thread.join()
     time.sleep(5)
-    return [*wrong_outcomes(seen), *wrong_books(database, people, seen), *grown(before, memory(stack))]
+    return [*wrong_outcomes(seen), *never_happened(seen, stack), *wrong_books(database, people, seen),
+            *grown(before, memory(stack))]
 
 
 def come_and_go(stack: Stack, over: threading.Event) -> None:
@@ -115,6 +126,18 @@ def wrong_outcomes(seen: Seen) -> list[str]:
     """How requests should not have ended."""
     return [f"{count} requests ended as {outcome}" for outcome, count in seen.outcomes.items()
             if outcome not in EXPECTED]
+
+
+def never_happened(seen: Seen, stack: Stack) -> list[str]:
+    """What a soak is there for and this one did not see."""
+    page = httpx.get(stack.frontend_metrics, timeout=10).text
+    loads = [line for line in page.splitlines()
+             if line.startswith("strata_model_loads_total{") and CHANGING in line and 'outcome="succeeded"' in line]
+    print(f"answers by kind: {dict(seen.kinds)}; loads of {CHANGING}: {loads}", flush=True)
+    reloaded = sum(float(line.rpartition(" ")[2]) for line in loads) > 1
+    return [*(f"no {kind} request was answered" for kind in sorted(KINDS) if not seen.kinds[kind]),
+            *([] if seen.outcomes["broken off"] else ["no client left"]),
+            *([] if reloaded else [f"{CHANGING} was never loaded again"])]
 
 
 def wrong_books(database: Database, people: list[Person], seen: Seen) -> list[str]:

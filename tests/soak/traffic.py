@@ -16,6 +16,8 @@ from tests.soak.people import Person
 STEADY, CHANGING = "tiny-llama", "smollm2-135m"
 #: How requests may end without anybody asking why: answers, and what the soak does to them itself.
 EXPECTED = {"answered", "broken off"}
+#: The kinds of answers that there must be some of; one answer may be of several.
+KINDS = {"whole", "streamed", "captured", CHANGING}
 
 
 @dataclass
@@ -24,14 +26,23 @@ class Seen:
 
     outcomes: Counter[str] = field(default_factory=Counter)
     used: dict[str, tuple[int, int]] = field(default_factory=dict)
+    kinds: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def note(self, outcome: str, request_id: str = "", usage: dict[str, int] | None = None) -> None:
+    def note(self, outcome: str) -> None:
         """A request has ended."""
         with self.lock:
             self.outcomes[outcome] += 1
+
+    def answered(self, asked: dict[str, object], request_id: str, usage: dict[str, int] | None) -> None:
+        """A request has been answered to its end."""
+        self.note("answered" if usage else "answered without usage")
+        with self.lock:
             if usage is not None:
                 self.used[request_id] = usage["prompt_tokens"], usage["completion_tokens"]
+            self.kinds.update(kind for kind, is_one in (
+                ("streamed" if asked.get("stream") else "whole", True), ("captured", "activations" in asked),
+                (CHANGING, asked["model"] == CHANGING)) if is_one)
 
 
 def body(chance: random.Random) -> dict[str, object]:
@@ -61,14 +72,16 @@ def one(person: Person, seen: Seen, chance: random.Random) -> None:
             if answer.status_code != 200:
                 seen.note(f"{answer.status_code} {json.loads(answer.read())['error']['code']}")
             elif not asked.get("stream"):
-                seen.note("answered", request_id, json.loads(answer.read())["usage"])
+                seen.answered(asked, request_id, json.loads(answer.read())["usage"])
             else:
-                _follow(answer, seen, request_id, chance.choice([0, 1, 8]) if breaks else None)
+                _follow(answer, seen, asked, request_id, chance.choice([0, 1, 8]) if breaks else None)
     except httpx.HTTPError as error:
         seen.note(type(error).__name__)
 
 
-def _follow(answer: httpx.Response, seen: Seen, request_id: str, leave_after: int | None) -> None:
+def _follow(
+    answer: httpx.Response, seen: Seen, asked: dict[str, object], request_id: str, leave_after: int | None
+) -> None:
     usage: dict[str, int] | None = None
     events = 0
     for line in answer.iter_lines():
@@ -76,7 +89,7 @@ def _follow(answer: httpx.Response, seen: Seen, request_id: str, leave_after: in
             seen.note("broken off")
             return
         if line == "data: [DONE]":
-            seen.note("answered", request_id, usage)
+            seen.answered(asked, request_id, usage)
             return
         if line.startswith("data: "):
             events += 1

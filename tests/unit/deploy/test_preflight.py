@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import lock, preflight
+from deploy.local import lock, preflight, triton
 from deploy.local.preflight import GIB, available_memory
 from deploy.local.settings import REPOSITORY, Settings, SettingsError
 
@@ -66,6 +66,52 @@ def test_a_home_that_can_not_be_made(tmp_path: Path) -> None:
 def test_a_home_too_long_for_a_socket(tmp_path: Path) -> None:
     (problem,) = preflight.problems(settings(tmp_path / ("x" * 100)))
     assert problem.startswith("STRATA_HOME is too long")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "instead", "said"),
+    [
+        (sys, "version_info", (3, 12, 1), "needs Python 3.11, and this is"),
+        (preflight.platform, "machine", lambda: "aarch64", "needs Linux on x86_64 for Triton's binaries, and this is"),
+        (preflight.platform, "libc_ver", lambda: ("glibc", "2.31"), "needs glibc 2.35 or newer"),
+        (preflight.platform, "libc_ver", lambda: ("", ""), "and this is another libc"),
+        (preflight.shutil, "which", lambda name: None, "there is no C compiler"),
+    ],
+)
+def test_a_machine_that_lacks_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, instead: object, said: str
+) -> None:
+    asked = settings(tmp_path)
+    monkeypatch.setattr(owner, name, instead)
+    (problem,) = preflight.problems(asked)
+    assert said in problem
+    assert "\n" not in problem
+
+
+def test_a_machine_without_pythons_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = settings(tmp_path)
+    monkeypatch.setattr(preflight.sysconfig, "get_config_var", lambda name: str(tmp_path))
+    monkeypatch.setattr(preflight.ctypes.util, "find_library", lambda name: None)
+    (problem,) = preflight.problems(asked)
+    assert problem.startswith("libpython3.11.so.1.0 is missing")
+    assert "apt-get install libpython3.11" in problem
+
+
+def test_a_library_that_triton_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = settings(tmp_path)
+    assert list(triton.missing_libraries(asked)) == []
+    package = tmp_path / "package"
+    (package / "bin").mkdir(parents=True)
+    (package / "backends/python").mkdir(parents=True)
+    (tmp_path / "empty.c").write_text("int main(void) { return 0; }\n")
+    gone, server = package / "libgone.so", package / "bin/tritonserver"
+    plugin = package / "backends/python/libtriton_python.so"
+    for command in (["-shared", "-o", gone], ["-o", server, "-Wl,--no-as-needed", gone], ["-shared", "-o", plugin]):
+        subprocess.run(["cc", tmp_path / "empty.c", *command], check=True)
+    gone.unlink()
+    monkeypatch.setattr(triton, "PACKAGE", package)
+    (problem,) = triton.missing_libraries(asked)
+    assert "libgone.so is missing, which Triton loads: install the package that has it" in problem
 
 
 def test_too_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
