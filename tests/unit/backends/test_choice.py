@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from backends.llama_vllm.activations import ActivationRequest
-from backends.llama_vllm.choice import check_room, vllm_params
+from backends.llama_vllm.choice import check_room, engine_request, vllm_params
 from backends.llama_vllm.positions import Kind, Selection
 from backends.llama_vllm.recording import Recording
 from backends.llama_vllm.sampling import Sampling
@@ -81,6 +82,20 @@ def test_what_a_gpu_has_no_room_for_is_refused_and_does_not_end_the_engine(
     if exceeds is not None:
         with pytest.raises(ValueError, match=f"{next(iter(exceeds))} takes up to"):
             check_room(SamplingParams(**exceeds))
+
+
+def test_only_an_engine_with_the_runner_for_gpus_has_these_bounds() -> None:
+    def engine(second: bool) -> Any:
+        processor = SimpleNamespace(
+            process_inputs=lambda request_id, prompt, params, **_: SimpleNamespace(sampling_params=params),
+            assign_request_id=lambda request: None,
+        )
+        return SimpleNamespace(input_processor=processor, vllm_config=SimpleNamespace(use_v2_model_runner=second))
+
+    params = SamplingParams(allowed_token_ids=[1] * 1025)
+    assert engine_request(engine(False), "1", [1], params).sampling_params is params
+    with pytest.raises(ValueError, match="allowed_token_ids takes up to 1024 tokens on this model's GPUs"):
+        engine_request(engine(True), "1", [1], params)
 
 
 def test_the_tokens_of_all_bad_words_together_have_a_bound_on_a_gpu() -> None:
