@@ -11,7 +11,12 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from frontend.db import Database, balances
+from frontend.limits.store import connect
 from tests.stack import Stack
+
+#: Seconds in which what a client asked for is stopped once it has gone, and between two figures of an engine.
+STOPPED_WITHIN, PUBLISHED_EVERY = 2.0, 1.0
 
 _SAMPLE = re.compile(r"^(?P<name>\w+)\{(?P<labels>[^}]*)\} (?P<value>\S+)$", re.MULTILINE)
 
@@ -43,6 +48,24 @@ def ask_and_leave(stack: Stack, headers: Mapping[str, str], body: dict[str, Any]
             assert time.monotonic() < deadline, "the engine never saw the request"
     finally:
         connection.close()
+
+
+def wait_until_left(stack: Stack) -> None:
+    """Wait until no request holds tokens or a slot of its key. The frontend gives both back once it has stopped the
+    engine, and they show at once, where the engine's figures are a second old."""
+    database, redis = Database(f"sqlite:///{stack.home / 'strata.db'}"), connect(f"unix://{stack.home / 'valkey.sock'}")
+    deadline = time.monotonic() + 20
+    try:
+        while True:
+            with database.read() as connection:
+                left = [*balances.beats(connection), *redis.scan_iter("strata:slots:*:active")]
+            if not left:
+                return
+            assert time.monotonic() < deadline, left
+            time.sleep(0.02)
+    finally:
+        redis.close()
+        database.close()
 
 
 def wait_until_idle(stack: Stack, model: str, patience: float = 20.0) -> None:

@@ -16,7 +16,14 @@ import torch
 
 from tests import sse
 from tests.activations import Json, complete, numbers, ran, tensor
-from tests.engine import ask_and_leave, metric, wait_until_idle
+from tests.engine import (
+    PUBLISHED_EVERY,
+    STOPPED_WITHIN,
+    ask_and_leave,
+    metric,
+    wait_until_idle,
+    wait_until_left,
+)
 from tests.reference import Reference
 from tests.stack import Stack
 
@@ -201,8 +208,10 @@ def test_a_client_that_leaves_stops_the_engine_and_frees_the_memory(
             "activations": {"layers": "all"}}
     ask_and_leave(stack, http.headers, body)
     left = time.monotonic()
+    wait_until_left(stack)
+    assert time.monotonic() - left < STOPPED_WITHIN
     wait_until_idle(stack, "tiny-llama")
-    assert time.monotonic() - left < 2.5
+    assert time.monotonic() - left < STOPPED_WITHIN + PUBLISHED_EVERY
     while remaining := {path.name for path in Path("/dev/shm").iterdir()} - shared:
         assert time.monotonic() - left < 10, remaining
         time.sleep(0.1)

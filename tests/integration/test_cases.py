@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests import sse
-from tests.engine import ask_and_leave, wait_until_idle
+from tests.engine import PUBLISHED_EVERY, STOPPED_WITHIN, ask_and_leave, wait_until_idle, wait_until_left
 from tests.stack import Stack
 
 CASES = {case["name"]: case for case in json.loads(
@@ -280,8 +280,10 @@ def test_a_client_that_leaves_before_the_first_token(stack: Stack, http: httpx.C
     body = {"model": "tiny-llama", "prompt": prompts, "max_tokens": 100, "ignore_eos": True, "stream": streamed}
     ask_and_leave(stack, http.headers, body)
     left = time.monotonic()
+    wait_until_left(stack)
+    assert time.monotonic() - left < STOPPED_WITHIN
     wait_until_idle(stack, "tiny-llama")
-    assert time.monotonic() - left < 2.5
+    assert time.monotonic() - left < STOPPED_WITHIN + PUBLISHED_EVERY
 
 
 def test_a_client_that_leaves_in_mid_stream(stack: Stack, http: httpx.Client) -> None:
@@ -290,8 +292,10 @@ def test_a_client_that_leaves_in_mid_stream(stack: Stack, http: httpx.Client) ->
         lines = answer.iter_lines()
         assert next(lines).startswith("data: ")
     left = time.monotonic()
+    wait_until_left(stack)
+    assert time.monotonic() - left < STOPPED_WITHIN
     wait_until_idle(stack, "tiny-llama")
-    assert time.monotonic() - left < 2.5
+    assert time.monotonic() - left < STOPPED_WITHIN + PUBLISHED_EVERY
 
 
 def test_the_whole_vocabulary_over_a_long_prompt(http: httpx.Client) -> None:

@@ -6,13 +6,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import httpx
 import pytest
 
-from tests.paid import PATH, Paid, body, until
+from frontend.accounts.audit import SYSTEM
+from frontend.budgets.usage import change_limits, export_usage
+from frontend.spend.limits import EVERYTHING, set_spend_limit
+from tests import sse
+from tests.paid import PATH, Paid, Person, body, until
 from tests.stack import REPOSITORY, Stack
 
 PROMPT = 4
@@ -122,11 +127,77 @@ def test_a_client_that_leaves_is_counted_as_gone(paid: Paid) -> None:
     until(lambda: paid.frontend.total("strata_holds_open") + paid.frontend.total("strata_requests_active") == 0)
 
 
-def test_limits_that_refuse_are_counted(paid: Paid) -> None:
-    before = paid.frontend.total("strata_limits_hit_total", limit="tokens")
-    assert paid.person(0).ask().status_code == 429
-    until(lambda: paid.frontend.total("strata_limits_hit_total", limit="tokens") == before + 1)
-    assert paid.frontend.total("strata_requests_total", status="429", code="budget_exceeded", model="tiny-llama") >= 1
+@contextmanager
+def too_many_a_minute(paid: Paid) -> Iterator[Person]:
+    """Somebody who may start no request now."""
+    person = paid.person(10_000)
+    change_limits(paid.database, SYSTEM, person.account.id, requests_per_minute=1)
+    assert person.ask().status_code == 200
+    yield person
+
+
+@contextmanager
+def too_many_at_once(paid: Paid) -> Iterator[Person]:
+    """Somebody who may run no more."""
+    person = paid.person(10_000)
+    change_limits(paid.database, SYSTEM, person.account.id, active=1, waiting=0)
+    with person.client.stream("POST", PATH, json=body(max_tokens=1900, stream=True)) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        yield person
+
+
+@contextmanager
+def no_tokens(paid: Paid) -> Iterator[Person]:
+    """Somebody who has none."""
+    yield paid.person(0)
+
+
+@contextmanager
+def at_the_spend_limit(paid: Paid) -> Iterator[Person]:
+    """Somebody who may spend no more, as all."""
+    set_spend_limit(paid.database, SYSTEM, EVERYTHING, 0)
+    try:
+        yield paid.person(10_000)
+    finally:
+        set_spend_limit(paid.database, SYSTEM, EVERYTHING, None)
+
+
+@pytest.mark.parametrize(("limit", "code", "somebody"), [
+    ("tokens", "budget_exceeded", no_tokens), ("requests_per_minute", "rate_limited", too_many_a_minute),
+    ("concurrency", "rate_limited", too_many_at_once), ("spend", "spend_cap", at_the_spend_limit)])
+def test_limits_that_refuse_are_counted_each_by_itself(
+    paid: Paid, limit: str, code: str, somebody: Callable[[Paid], AbstractContextManager[Person]]
+) -> None:
+    def hits() -> dict[str, float]:
+        found = {"tokens": 0.0, "requests_per_minute": 0.0, "concurrency": 0.0, "spend": 0.0}
+        for sample in paid.frontend.samples():
+            if sample.name == "strata_limits_hit_total":
+                found[sample.labels["limit"]] += sample.value
+        return found
+
+    before = hits()
+    refusals = paid.frontend.total("strata_requests_total", status="429", code=code)
+    with somebody(paid) as person:
+        answer = person.ask()
+        assert (answer.status_code, answer.json()["error"]["code"]) == (429, code)
+        until(lambda: paid.frontend.total("strata_requests_total", status="429", code=code) == refusals + 1)
+        assert hits() == {**before, limit: before[limit] + 1}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_usage_says_how_many_bytes_of_activations_there_were(paid: Paid, streamed: bool) -> None:
+    person = paid.person(10_000)
+    answer = person.ask(stream=streamed, activations={"layers": [0, 2], "dtype": "float32"})
+    found = sse.events(answer) if streamed else [answer.json()]
+    (got,) = [choice["activations"] for event in found for choice in event["choices"] if "activations" in choice]
+    layers, positions, hidden = got["shape"]
+    assert (layers, positions) == (2, PROMPT + 8 - 1)
+    paid.settled(person)
+    (record,) = export_usage(paid.database, person.account.id)
+    assert record.activation_bytes == 2 * positions * hidden * 4 > 0
+    row = strata(paid, "usage", "export", "--account", person.account.email).splitlines()[1]
+    assert f",{record.activation_bytes},200," in row
 
 
 def test_a_worker_that_dies_leaves_its_counts_and_its_hold_expires(paid: Paid) -> None:
