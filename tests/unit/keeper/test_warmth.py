@@ -40,12 +40,17 @@ def triton() -> Iterator[SmallTriton]:
 
 
 @pytest.fixture
-def keeper(database: Database, redis: Redis, triton: SmallTriton) -> Callable[..., Warmth]:
+def keeper(database: Database, redis: Redis, triton: SmallTriton) -> Iterator[Callable[..., Warmth]]:
+    made: list[Warmth] = []
+
     def make(*others: SmallTriton, max_loaded: int | None = None, may_load: bool = True) -> Warmth:
         addresses = [one.address for one in (triton, *others)]
-        return Warmth(database, redis, Inference(addresses), MODELS, max_loaded, lambda model: may_load, 0.25)
+        made.append(Warmth(database, redis, Inference(addresses), MODELS, max_loaded, lambda model: may_load, 0.25))
+        return made[-1]
 
-    return make
+    yield make
+    for warmth in made:  # what it began would log into the tests after this
+        wait_until(lambda warmth=warmth: not warmth._hands.busy())
 
 
 def rounds(keeper: Warmth, until: Callable[[], object]) -> None:
@@ -53,6 +58,13 @@ def rounds(keeper: Warmth, until: Callable[[], object]) -> None:
     while not until():
         assert time.monotonic() < deadline
         keeper.round()
+        time.sleep(0.05)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
@@ -79,6 +91,8 @@ class Waiting:
 
 
 def used_ago(redis: Redis, model: str, triton: SmallTriton, seconds: float) -> None:
+    """Say so, once the keeper has written down that it loaded the model, which counts as a use."""
+    wait_until(lambda: Records(redis).estimate(model, "cold") is not None)
     redis.hset("strata:places:last-used", f"{model}@{triton.address}", int(Records(redis).now() - seconds))
 
 
