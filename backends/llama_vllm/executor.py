@@ -13,6 +13,7 @@ import time
 
 import torch
 from vllm.distributed.device_communicators import shm_broadcast
+from vllm.utils.cpu_resource_utils import get_visible_memory_node
 from vllm.utils.torch_utils import available_cpu_count
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
@@ -24,6 +25,17 @@ LOOK_SECONDS = 50e-6
 def wait_patiently() -> None:
     """Sleep between two looks at a queue, in this process."""
     shm_broadcast.sched_yield = lambda: time.sleep(LOOK_SECONDS)
+
+
+def bind_to_cores(workers: int) -> None:
+    """Share this process's cores between the workers, where vLLM would not: it wants a NUMA node for each of them."""
+    if "VLLM_CPU_OMP_THREADS_BIND" in os.environ or len(get_visible_memory_node()) >= workers:
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    share = len(cores) // workers
+    shares = [cores[share * worker : share * (worker + 1)] for worker in range(workers)]
+    bound = "|".join(",".join(map(str, one)) for one in shares) if share else "nobind"
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = bound
 
 
 class InProcessExecutor(UniProcExecutor):
@@ -41,6 +53,7 @@ class PatientExecutor(MultiprocExecutor):
 
     def _init_executor(self) -> None:
         wait_patiently()
+        bind_to_cores(self.parallel_config.local_world_size)
         # A worker must be a fresh process: OpenMP reads its threads and cores from the environment when it is loaded.
         os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
         super()._init_executor()
