@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,35 @@ from typing import Any
 import httpx
 import pytest
 
+from frontend.accounts.api_keys import create_key
+from frontend.accounts.audit import SYSTEM
+from frontend.accounts.service import create_account
+from frontend.budgets.grants import give_grant
+from frontend.db import Database
 from tests import sse
-from tests.engine import PUBLISHED_EVERY, STOPPED_WITHIN, ask_and_leave, wait_until_idle, wait_until_left
+from tests.engine import PUBLISHED_EVERY, STOPPED_WITHIN, ask_and_leave, metric, wait_until_idle, wait_until_left
 from tests.stack import Stack
 
+Json = dict[str, Any]
 CASES = {case["name"]: case for case in json.loads(
     (Path(__file__).resolve().parents[1] / "cases" / "completions.json").read_text())}
-Json = dict[str, Any]
+#: What cases say in words, for tiny-llama, whose context is 2,048 tokens and which prefills 256 at a time.
+SPELLED_OUT: dict[str, Json] = {
+    "token prompt that ends inside a character": {"prompt": [128000, 9468]},
+    "seeded prompt longer than one prefill chunk": {"prompt": [token % 1000 + 10 for token in range(1000)]},
+    "client leaves before the first token": {"prompt": [token % 1000 + 10 for token in range(1500)]},
+    "whole vocabulary over a long prompt": {"prompt": [100] * 1100},
+}
+
+#: Cases whose own requests only the tests made for them send, since they take another model, fewer tokens or a client
+#: that leaves.
+SENT_BELOW = {"empty text in a batch", "null max_tokens", "client leaves before the first token",
+              "client leaves in mid-stream"}
 
 
 def request(name: str, **more: Any) -> Json:
     """The case's own request, for tiny-llama unless told otherwise."""
-    return {"model": "tiny-llama"} | CASES[name]["request"] | more
+    return {"model": "tiny-llama"} | CASES[name]["request"] | SPELLED_OUT.get(name, {}) | more
 
 
 def complete(http: httpx.Client, body: Json) -> Json:
@@ -46,6 +64,31 @@ def refusal(http: httpx.Client, body: Json | str, code: str = "invalid_request")
     assert (error["type"], error["code"]) == ("invalid_request_error", code)
     assert isinstance(error, dict)
     return error
+
+
+@pytest.mark.parametrize("name", sorted(CASES.keys() - SENT_BELOW))
+def test_a_case_is_answered_as_it_says(http: httpx.Client, name: str) -> None:
+    """Word for word as the file has it; the others here look closer, and at siblings."""
+    case = CASES[name]
+    raw = "[" * 100_000 if name == "deep nesting" else case.get("raw") or json.dumps(request(name))
+    answer = http.post("/v1/completions", content=raw, headers={"Content-Type": "application/json"})
+    if not case["right"].startswith("400"):
+        assert answer.status_code == 200, answer.text
+        return
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    for word in ("bad_json", "full_vocab_too_large"):
+        assert (error["code"] == word) is (word in case["right"]) or name == "huge integer"
+    if param := re.search(r"param (\w+)", case["right"]):
+        assert error["param"] == param[1]
+
+
+def test_the_words_of_cases_are_spelled_out() -> None:
+    """Every other request is the file's own."""
+    assert SPELLED_OUT.keys() < CASES.keys()
+    for name, spelled in SPELLED_OUT.items():
+        assert spelled.keys() == {"prompt"}
+        assert isinstance(CASES[name]["request"]["prompt"], str)
 
 
 def check_offsets(choice: Json) -> None:
@@ -104,6 +147,8 @@ def test_a_token_prompt_that_ends_inside_a_character(http: httpx.Client, model: 
     ids = http.post("/v1/tokenize", json={"model": model, "prompt": text}).json()["tokens"]
     if len(ids) < 2:
         pytest.skip("one token holds the whole text, so no prefix of it ends inside a character")
+    if (model, text) == ("tiny-llama", "🙂"):
+        assert ids[:-1] == request("token prompt that ends inside a character")["prompt"]
     body = request("token prompt that ends inside a character", model=model, prompt=ids[:-1], return_token_ids=True)
     whole = complete(http, body)["choices"][0]
     (streamed,) = sse.join(stream(http, body))
@@ -168,6 +213,14 @@ def test_two_ids_that_decode_alike(http: httpx.Client) -> None:
         assert texts == pytest.approx(names, abs=1e-4)
 
 
+def test_two_ids_that_decode_alike_have_one_key_at_any_temperature(http: httpx.Client) -> None:
+    logprobs = complete(http, request("two ids that decode alike"))["choices"][0]["logprobs"]
+    assert len(logprobs["tokens"]) == 4
+    for token, value, top in zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True):
+        assert len(top) <= 21
+        assert top[token] >= value - 1e-4
+
+
 def test_ids_that_all_decode_alike_share_one_key(http: httpx.Client) -> None:
     """Llama 3 has a token for most single bytes; alone, those of a started character are all U+FFFD."""
     body = {"model": "tiny-llama", "prompt": "é", "max_tokens": 1, "temperature": 0, "logprobs": -1}
@@ -225,10 +278,24 @@ def test_seeds_out_of_bounds(http: httpx.Client, seed: int) -> None:
 def test_null_max_tokens(http: httpx.Client) -> None:
     """As if left out: the completion may fill the context, so it is stopped by a token here."""
     body = request("null max_tokens", temperature=0)
+    assert body["max_tokens"] is None
     first = complete(http, body | {"max_tokens": 1, "return_token_ids": True})["choices"][0]["token_ids"][0]
     answer = complete(http, body | {"stop_token_ids": [first]})
     assert answer["choices"][0]["finish_reason"] == "stop"
     assert answer["choices"][0]["stop_reason"] == first
+
+
+def test_null_max_tokens_asks_for_what_the_context_leaves(stack: Stack) -> None:
+    """Somebody with few tokens is told how much that was."""
+    database = Database(f"sqlite:///{stack.home / 'strata.db'}")
+    account = create_account(database, SYSTEM, "few-tokens@example.org")
+    give_grant(database, SYSTEM, account.id, 12, "for tests")
+    _, key = create_key(database, SYSTEM, account, "tests")
+    database.close()
+    answer = httpx.post(f"{stack.url}/v1/completions", headers={"Authorization": f"Bearer {key}"}, timeout=60,
+                        json=request("null max_tokens"))
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["X-Strata-Max-Tokens"] == "requested=2046, applied=10, reason=tokens"
 
 
 def test_usage_in_a_stream(http: httpx.Client) -> None:
@@ -265,50 +332,76 @@ def test_deep_nesting(http: httpx.Client) -> None:
 @pytest.mark.parametrize("tokens", [300, 1000])
 def test_a_seeded_prompt_longer_than_one_prefill_chunk(http: httpx.Client, tokens: int) -> None:
     """tiny-llama prefills 256 tokens at a time."""
-    body = {"model": "tiny-llama", "prompt": [i % 1000 + 10 for i in range(tokens)], "max_tokens": 8, "seed": 1,
-            "return_token_ids": True}
+    own = request("seeded prompt longer than one prefill chunk", return_token_ids=True)
+    body = own | {"prompt": own["prompt"][:tokens]}
     first, second = (complete(http, body)["choices"][0]["token_ids"] for _ in range(2))
     other = complete(http, body | {"seed": 2})["choices"][0]["token_ids"]
     assert first == second
     assert first != other
 
 
+def check_nothing_goes_on(stack: Stack) -> None:
+    """Once the client has gone, its tokens and its slot are free and the engine stops."""
+    left = time.monotonic()
+    wait_until_left(stack)
+    assert time.monotonic() - left < STOPPED_WITHIN
+    wait_until_idle(stack, "tiny-llama")
+    assert time.monotonic() - left < STOPPED_WITHIN + PUBLISHED_EVERY
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_client_that_leaves_before_the_first_token(stack: Stack, http: httpx.Client, streamed: bool) -> None:
-    chance = random.Random()  # else the engine knows them from the other run
-    prompts = [chance.choices(range(1, 1000), k=1900) for _ in range(16)]
-    body = {"model": "tiny-llama", "prompt": prompts, "max_tokens": 100, "ignore_eos": True, "stream": streamed}
-    ask_and_leave(stack, http.headers, body)
-    left = time.monotonic()
-    wait_until_left(stack)
-    assert time.monotonic() - left < STOPPED_WITHIN
-    wait_until_idle(stack, "tiny-llama")
-    assert time.monotonic() - left < STOPPED_WITHIN + PUBLISHED_EVERY
+    """Sixteen of the case's long texts at once, so that none is there before the client has gone."""
+    name, chance = "client leaves before the first token", random.Random()  # else the engine knows them from before
+    prompts = [chance.choices(range(1, 1000), k=len(request(name)["prompt"])) for _ in range(16)]
+    ask_and_leave(stack, http.headers, request(name, prompt=prompts, ignore_eos=True, stream=streamed))
+    check_nothing_goes_on(stack)
 
 
-def test_a_client_that_leaves_in_mid_stream(stack: Stack, http: httpx.Client) -> None:
-    body = request("client leaves in mid-stream", max_tokens=1900, stream=True, ignore_eos=True)
-    with http.stream("POST", "/v1/completions", json=body) as answer:
+@pytest.mark.parametrize("more", [{}, {"n": 16, "ignore_eos": True}], ids=["as it is", "with more to do"])
+def test_a_client_that_leaves_in_mid_stream(stack: Stack, http: httpx.Client, more: Json) -> None:
+    before = charged(http)
+    with http.stream("POST", "/v1/completions", json=request("client leaves in mid-stream", **more)) as answer:
         lines = answer.iter_lines()
         assert next(lines).startswith("data: ")
-    left = time.monotonic()
-    wait_until_left(stack)
-    assert time.monotonic() - left < STOPPED_WITHIN
+    check_nothing_goes_on(stack)
+    assert charged(http) - before > 2
+    if more:
+        assert charged(http) - before < 16 * 512
+
+
+def charged(http: httpx.Client) -> int:
+    """Tokens that were charged so far."""
+    return int(http.get("/v1/usage").json()["tokens"]["charged"])
+
+
+#: Fields beside the case's own, and what the refusal must say: caps are for all prompts and choices together.
+TOO_MUCH: list[tuple[Json, list[str]]] = [
+    ({}, ["1100", "1024"]),
+    ({"prompt": [[100] * 600] * 2}, ["1200", "1024"]),
+    ({"prompt": [100] * 600, "n": 2}, ["1200", "n × 600", "1024"]),
+    ({"prompt": [[100] * 300] * 2, "n": 2}, ["1200", "n × 600", "1024"]),
+    ({"prompt": [[100] * 300] * 2, "n": 2, "prompt_logprobs": 0, "logprobs": -1, "echo": True}, ["1200", "1024"]),
+    ({"prompt": ["x", "y"], "n": 2, "prompt_logprobs": 0, "logprobs": -1, "max_tokens": 65}, ["260", "256", "64"]),
+]
+
+
+def test_the_whole_vocabulary_over_a_long_prompt(stack: Stack, http: httpx.Client) -> None:
+    """It is refused before anything runs."""
     wait_until_idle(stack, "tiny-llama")
-    assert time.monotonic() - left < STOPPED_WITHIN + PUBLISHED_EVERY
-
-
-def test_the_whole_vocabulary_over_a_long_prompt(http: httpx.Client) -> None:
-    body = request("whole vocabulary over a long prompt", prompt=[100] * 1100)
-    error = refusal(http, body, "full_vocab_too_large")
-    assert error["param"] == "prompt_logprobs"
-    assert "1024" in error["message"]
+    time.sleep(1.5)  # the engine tells its figures about once a second
+    ran = metric(stack, "strata_prompt_tokens_total", "tiny-llama")
+    for fields, words in TOO_MUCH:
+        body = request("whole vocabulary over a long prompt", **fields)
+        error = refusal(http, body, "full_vocab_too_large")
+        assert error["param"] == ("prompt_logprobs" if body["prompt_logprobs"] == -1 else "logprobs")
+        assert all(word in error["message"] for word in words), error["message"]
+    time.sleep(1.5)
+    assert metric(stack, "strata_prompt_tokens_total", "tiny-llama") == ran
 
 
 def test_every_case_has_a_test_here() -> None:
     """A case that is added to the file without a test would pass in silence."""
     source = Path(__file__).read_text()
     named = {name for name in CASES if f'"{name}"' in source}
-    tested_by_text = {"client leaves before the first token", "token prompt that ends inside a character",
-                      "seeded prompt longer than one prefill chunk", "deep nesting"}
-    assert set(CASES) - named - tested_by_text == set()
+    assert set(CASES) - named == set()

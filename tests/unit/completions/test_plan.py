@@ -73,6 +73,18 @@ def test_the_whole_vocabulary_over_a_long_prompt_is_refused(sampling: Sampling, 
     assert plan(request, 20).max_tokens == 1
 
 
+def test_the_cap_of_the_whole_vocabulary_is_for_all_prompts_and_choices() -> None:
+    sampling = Sampling(prompt_logprobs=-1)
+    two = CompletionRequest("m", ("x", "y"), 1, sampling)
+    assert "21 prompt tokens" in refusal(FullVocabTooLarge, two, 11, 10).message
+    assert plan(two, 10, 10).prompt_entries == 20 * 1000
+    both = CompletionRequest("m", ("x", "y"), 1, Sampling(n=2, prompt_logprobs=-1))
+    assert "22 prompt tokens (n × 11)" in refusal(FullVocabTooLarge, both, 6, 5).message
+    assert plan(both, 5, 5).prompt_entries == 20 * 1000
+    echoed = CompletionRequest("m", ("x", "y"), 1, Sampling(n=2, logprobs=-1), echo=True)
+    assert refusal(FullVocabTooLarge, echoed, 6, 5).param == "logprobs"
+
+
 def test_the_whole_vocabulary_over_many_completion_tokens_is_refused() -> None:
     request = CompletionRequest("m", ("x",), 5, Sampling(n=2, logprobs=-1))
     assert "at most 4" in refusal(FullVocabTooLarge, request, 1).message
