@@ -61,7 +61,7 @@ class TritonPythonModel:
                 self._engine.submit(prompt_ids, sampling, stream, caller, activations)
 
     def finalize(self) -> None:
-        """Unloads: what is in flight ends with an error, the engine's processes stop."""
+        """Unloads: the engine's processes stop. Triton waits until nothing is in flight before it calls this."""
         self._engine.shutdown()
 
 

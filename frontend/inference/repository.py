@@ -124,7 +124,7 @@ class Repository:
             raise LoadError(load_reason(error), error.details() or str(error.code()), is_unreachable(error)) from error
 
     def unload(self, model: str, address: str, timeout: float) -> None:
-        """Make a model Cold; requests that run on it end with an error."""
+        """Make a model Cold: from now on Triton gives it no requests, and it goes once those that run have ended."""
         self._unload((model, model + ENGINE), model, address, timeout)
 
     def live(self) -> bool:
