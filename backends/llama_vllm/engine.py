@@ -29,7 +29,7 @@ from vllm.platforms import current_platform
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from backends.checkpoints import tokenizer_folder
-from backends.llama_vllm import prefork
+from backends.llama_vllm import causes, prefork
 from backends.llama_vllm.activations import ActivationRequest
 from backends.llama_vllm.choice import ChoiceState, engine_request, start, vllm_params
 from backends.llama_vllm.delivery import Caller, Delivery, Failure
@@ -122,7 +122,11 @@ class Engine:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def _start(self) -> AsyncLLM:
-        engine = AsyncLLM.from_engine_args(self._settings.vllm_args(Path(self._no_defaults.name)))
+        causes.forget()
+        try:
+            engine = AsyncLLM.from_engine_args(self._settings.vllm_args(Path(self._no_defaults.name)))
+        except RuntimeError as error:
+            raise RuntimeError(causes.first() or str(error)) from error
         count_steps(engine, self._figures)
         self._engine = engine
         return engine

@@ -18,6 +18,11 @@ from vllm.utils.torch_utils import available_cpu_count
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
+from backends.llama_vllm import causes
+
+# The core imports this, or was forked from a process that did.
+causes.watch()
+
 #: Between two looks at the queue. A step of even the smallest model takes a hundred times as long.
 LOOK_SECONDS = 50e-6
 

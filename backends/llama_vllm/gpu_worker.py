@@ -15,10 +15,13 @@ import torch
 from vllm.config import VllmConfig
 from vllm.v1.worker import gpu_worker
 
+from backends.llama_vllm import causes
 from backends.llama_vllm.capture import Capture, CapturesActivations, Choice, mark_failed, store
 from backends.llama_vllm.positions import Run
 
 log = logging.getLogger(__name__)
+# Each worker has a process of its own, unless there is one.
+causes.watch()
 
 #: Blocks of rows on their way to their slabs at one time; the next step waits when there are more.
 BLOCKS_IN_FLIGHT = 16

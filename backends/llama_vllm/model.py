@@ -17,7 +17,7 @@ from typing import Any  # noqa: E402
 import numpy as np  # noqa: E402
 import triton_python_backend_utils as pb_utils  # noqa: E402
 
-from backends.llama_vllm import guard, prefork  # noqa: E402
+from backends.llama_vllm import causes, guard, prefork  # noqa: E402
 from backends.llama_vllm.outputs import Message, make_sure_of_room  # noqa: E402
 from backends.llama_vllm.sampling import InvalidRequest, parse_sampling  # noqa: E402
 
@@ -28,6 +28,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Starts the engine that the entry's `engine` parameter describes."""
         guard.start()
+        causes.prepare()
         prefork.start()
         from backends.llama_vllm.engine import Engine
         from backends.llama_vllm.settings import EngineSettings

@@ -21,12 +21,17 @@ _ENDED_EARLY = "but the completion ended at position"
 
 #: What a failed load says, by what it is about. Reasons are for users: no paths, no traces.
 _LOAD_REASONS = (
-    (("out of memory", "outofmemory", "cannot allocate memory", "no available memory", "free memory on device",
-      "available kv cache memory", "bad_alloc", "memoryerror"), "there is not enough memory for it"),
+    # What is no safetensors file at all makes vLLM's reader of them run out of memory.
+    (("parse_safetensors_file_metadata",), "its checkpoint can't be read"),
+    (("out of memory", "outofmemory", "cannot allocate memory", "can't allocate memory", "no available memory",
+      "free memory on device", "available kv cache memory", "bad_alloc", "memoryerror"),
+     "there is not enough memory for it"),
     (("no such file", "filenotfound", "does not appear to have a file", "cannot find any model weights",
       "is not a local folder", "is not the path to a directory"), "a part of its checkpoint is missing"),
     (("safetensor", "headertoo", "incomplete metadata", "size mismatch", "shape mismatch", "unpickling",
       "jsondecodeerror", "invalid json", "not a valid json"), "its checkpoint can't be read"),
+    # How vLLM writes that the system killed a process.
+    (("': -9",), "its engine was killed while it started, as happens where memory runs out"),
 )
 
 

@@ -1,6 +1,7 @@
 """Cold and Warm with a real Triton and a real engine: one load for all, whether it goes well or not."""
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections import Counter
@@ -110,11 +111,22 @@ def test_50_at_once_on_a_cold_model(paid: Paid, triton: Triton, person: Person) 
 
 def test_a_checkpoint_without_weights(paid: Paid, triton: Triton, person: Person, own_checkpoints: Path) -> None:
     weights, away = own_checkpoints / MODEL / "model.safetensors", own_checkpoints / "away"
-    fail(paid, triton, person, lambda: weights.rename(away), lambda: away.rename(weights), "could not be started")
+    fail(paid, triton, person, lambda: weights.rename(away), lambda: away.rename(weights),
+         "a part of its checkpoint is missing")
 
 
 def test_a_checkpoint_that_is_cut_off(paid: Paid, triton: Triton, person: Person, own_checkpoints: Path) -> None:
     weights = own_checkpoints / MODEL / "model.safetensors"
     whole = weights.read_bytes()
     fail(paid, triton, person, lambda: weights.write_bytes(whole[: len(whole) // 2]),
-         lambda: weights.write_bytes(whole), "could not be started")
+         lambda: weights.write_bytes(whole), "its checkpoint can't be read")
+
+
+def test_a_checkpoint_that_there_is_no_memory_for(
+    paid: Paid, triton: Triton, person: Person, own_checkpoints: Path
+) -> None:
+    config = own_checkpoints / MODEL / "config.json"
+    whole = config.read_text()
+    huge = json.dumps({**json.loads(whole), "intermediate_size": 10**11})  # terabytes
+    fail(paid, triton, person, lambda: config.write_text(huge), lambda: config.write_text(whole),
+         "there is not enough memory for it")
