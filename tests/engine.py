@@ -21,11 +21,12 @@ STOPPED_WITHIN, PUBLISHED_EVERY = 2.0, 1.0
 _SAMPLE = re.compile(r"^(?P<name>\w+)\{(?P<labels>[^}]*)\} (?P<value>\S+)$", re.MULTILINE)
 
 
-def metric(stack: Stack, name: str, model: str) -> float:
-    """The sum of one of the engine's figures over a model's series. Raises KeyError when there is none."""
+def metric(stack: Stack, name: str, model: str, **labels: str) -> float:
+    """The sum of one of the engine's figures over a model's series with these labels. Raises KeyError without any."""
     page = httpx.get(stack.metrics, timeout=10).text
+    wanted = {f'{label}="{value}"' for label, value in {"model": model, **labels}.items()}
     values = [float(m["value"]) for m in _SAMPLE.finditer(page)
-              if m["name"] == name and f'model="{model}"' in m["labels"]]
+              if m["name"] == name and wanted <= set(m["labels"].split(","))]
     if not values:
         raise KeyError(f"{name} of {model} is not on {stack.metrics}")
     return sum(values)

@@ -10,11 +10,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import openai
+import psutil
 import pytest
 
+from backends.llama_vllm.slab import Layout, SlabWriter
 from frontend.accounts.api_keys import list_keys
 from frontend.accounts.audit import SYSTEM
 from frontend.budgets.usage import change_limits, export_usage, write_csv
@@ -22,12 +25,14 @@ from frontend.db.token_records import Balance
 from frontend.limits.slots import Concurrency, Slots
 from frontend.spend.limits import EVERYTHING, set_spend_limit
 from tests.engine import wait_until_idle
+from tests.integration.test_failures import STUB, find
 from tests.paid import PATH, Paid, Person, body, until
 from tests.postgres import Postgres
 from tests.stack import Stack
 
 PROMPT = 4
-
+#: The end-of-text token of tiny-llama.
+END = 128001
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def paid(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, stack: Stack) -> Iterator[Paid]:
@@ -145,6 +150,58 @@ def test_what_is_refused_costs_nothing(paid: Paid, fields: dict[str, object], st
     answer = person.ask(**fields)
     assert answer.status_code == status
     assert paid.settled(person).charged == (0 if status != 200 else answer.json()["usage"]["total_tokens"])
+
+
+def test_activations_of_a_position_that_was_never_reached_cost_nothing(paid: Paid) -> None:
+    person = paid.person(1000)
+    answer = person.ask(max_tokens=12, allowed_token_ids=[64, END], logit_bias={"64": 20}, min_tokens=3,
+                        stop=["aaaa"], temperature=0, ignore_eos=False,
+                        activations={"layers": [0], "positions": [12]})
+    assert "position 12" in failure(answer, stream=False)["message"]
+    cost_nothing(paid, person, 1000)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_activations_that_could_not_be_captured_cost_nothing(paid: Paid, stack: Stack, stream: bool) -> None:
+    """What a worker says of a slab that it can't write, said of this request's while it runs."""
+    person = paid.person(10_000)
+    engine = find(stack, lambda command: STUB in command, above="tiny-llama_engine")
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(person.ask, max_tokens=300, stream=stream, activations={"layers": [0]})
+        until(lambda: slabs(engine) or asked.done())
+        (slab,) = slabs(engine)
+        SlabWriter(slab, Layout(303, 1, 64, "float32")).fail("the disk of a worker broke")
+        answer = asked.result()
+    assert "the disk of a worker broke" in failure(answer, stream)["message"]
+    cost_nothing(paid, person, 10_000)
+
+
+def slabs(engine: psutil.Process) -> list[Path]:
+    """The slabs of an engine's requests in flight: its process holds their folder open."""
+    links = [link.readlink() for link in Path(f"/proc/{engine.pid}/fd").iterdir() if link.exists()]
+    (folder,) = {link for link in links if link.name.startswith("strata-slabs-")}
+    return list(folder.iterdir())
+
+
+def failure(answer: httpx.Response, stream: bool) -> dict[str, str]:
+    """The error of an answer, which a stream has as its last event, after tokens."""
+    if stream:
+        assert answer.status_code == 200
+        first, *_, last = [json.loads(line[6:]) for line in answer.text.split("\n\n") if line.startswith("data: ")]
+        assert first["choices"][0]["text"]
+    else:
+        assert answer.status_code == 502
+        last = answer.json()
+    error = last["error"]
+    assert (error["type"], error["code"]) == ("server_error", "inference_error")
+    assert isinstance(error, dict)
+    return error
+
+
+def cost_nothing(paid: Paid, person: Person, tokens: int) -> None:
+    assert paid.settled(person) == Balance(tokens, tokens, 0, 0)
+    (record,) = export_usage(paid.database, person.account.id)
+    assert (record.status, record.charged) == (502, 0)
 
 
 def test_who_leaves_in_mid_stream_pays_for_what_was_produced(paid: Paid, stack: Stack) -> None:
