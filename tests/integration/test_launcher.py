@@ -49,6 +49,17 @@ def regions(home: Path) -> set[str]:
     return {path.name for path in SHARED_MEMORY.glob(f"{prefix}*")}
 
 
+def ends_cleanly(stack: Stack, by: signal.Signals, others: set[Path]) -> None:
+    """It ends with status 0, and of its processes and its shared memory nothing is left. `others` are older regions."""
+    everything = processes(stack.home)
+    stack.process.send_signal(by)
+    assert stack.process.wait(60) == 0
+    assert psutil.wait_procs(everything, timeout=5)[1] == []
+    assert processes(stack.home) == []
+    assert regions(stack.home) == set()
+    assert set(SHARED_MEMORY.glob("psm_*")) - others == set()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_what_dies_comes_back_and_nothing_is_left(tmp_path: Path, checkpoints: Path) -> None:
@@ -95,13 +106,7 @@ def test_what_dies_comes_back_and_nothing_is_left(tmp_path: Path, checkpoints: P
         eventually(lambda: any("_engine" in " ".join(process.cmdline()) for process in processes(home)), 60)
         assert stack.key == key
         assert not abandoned & regions(home)
-        everything = processes(home)
-        stack.process.send_signal(signal.SIGTERM)
-        assert stack.process.wait(60) == 0
-        assert psutil.wait_procs(everything, timeout=5)[1] == []
-        assert processes(home) == []
-        assert regions(home) == set()
-        assert set(SHARED_MEMORY.glob("psm_*")) - others == set()
+        ends_cleanly(stack, signal.SIGTERM, others)
     finally:
         stack.stop()
 
@@ -112,12 +117,6 @@ def test_what_dies_comes_back_and_nothing_is_left(tmp_path: Path, checkpoints: P
         headers = {"Authorization": f"Bearer {stack.key}"}
         with httpx.stream("POST", f"{stack.url}/v1/completions", json=body, headers=headers, timeout=60) as answer:
             assert next(answer.iter_lines()).startswith("data: ")
-            everything = processes(home)
-            stack.process.send_signal(signal.SIGINT)
-            assert stack.process.wait(60) == 0
-        assert psutil.wait_procs(everything, timeout=5)[1] == []
-        assert processes(home) == []
-        assert regions(home) == set()
-        assert set(SHARED_MEMORY.glob("psm_*")) - others == set()
+            ends_cleanly(stack, signal.SIGINT, others)
     finally:
         stack.stop()
