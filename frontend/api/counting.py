@@ -54,6 +54,8 @@ def count_requests(app: Flask) -> None:
             events.request_ended(method, route, model, answer.status_code, seen.code,
                                  time.perf_counter() - seen.started)
 
-        # A stream ends long after its head is written, and on a server's thread outside of the request's context.
+        # A stream ends long after its head is written, and on a server's thread outside of the request's context. A
+        # file that the server is to pass on by itself would never say that it has ended.
+        answer.direct_passthrough = False
         answer.call_on_close(ended)
         return answer

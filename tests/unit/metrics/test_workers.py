@@ -45,6 +45,20 @@ def test_every_workers_requests_are_counted(frontend: Frontend) -> None:
     assert len(counted) > 1
 
 
+@pytest.mark.parametrize(("route", "path"), [
+    ("/static/<name>", "/static/app.css"), ("/docs/pictures/<name>.svg", "/docs/pictures/logit-lens.svg"),
+    ("/static/<name>", "/static/none.css")])
+def test_files_are_counted_to_their_end(frontend: Frontend, route: str, path: str) -> None:
+    before = frontend.total("strata_requests_total", route=route)
+    whole = get(frontend.url + path)
+    head = httpx.head(frontend.url + path)
+    again = get(frontend.url + path, **{"If-None-Match": whole.headers.get("ETag", "none")})
+    assert (whole.status_code, head.status_code, again.status_code) in {(200, 200, 304), (404, 404, 404)}
+    assert len(whole.content) == int(whole.headers["Content-Length"])
+    wait_until(lambda: frontend.total("strata_requests_total", route=route) == before + 3)
+    wait_until(lambda: frontend.total("strata_requests_active") == 0)
+
+
 def test_what_callers_make_up_makes_no_series(frontend: Frontend) -> None:
     def ask(number: int) -> None:
         get(f"{frontend.url}/made-up/{number}")
