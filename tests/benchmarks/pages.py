@@ -129,7 +129,7 @@ def _furnish_jobs(database: Database, settings: Settings, account: Account, requ
     for number in range(JOBS):
         total = JOB_REQUESTS if number < JOBS - 1 else requests
         submission = Submission(io.BytesIO(b'null\n{"prompt": "The sky is"}\n' * total), "A sweep", SERVED[0], total)
-        newest = service.submit(Owner(account.id, "key", None, str(number)), submission).job.id
+        newest = service.submit(Owner(account.id, "key", None, str(number)), SYSTEM, submission).job.id
         with database.write() as connection:
             for place in range(total // 2):
                 status, code = (200, None) if place % 10 else (400, "context_length_exceeded")
