@@ -87,6 +87,9 @@ class Slots:
             self._leave(ticket)
 
     def _enter(self, ticket: _Ticket) -> None:
+        with self._lock:
+            if self._thread is None:  # also for who is refused: those who have the slots may be dead
+                self._wake()
         limit = ticket.limit
 
         def enter() -> int:
@@ -111,7 +114,7 @@ class Slots:
         ticket.active = place > 0
         with self._lock:
             self._tickets[ticket.name] = ticket
-            if not ticket.active or self._thread is None:
+            if not ticket.active:
                 self._wake()
 
     def _wait(self, ticket: _Ticket, timeout: float, on_wait: Callable[[Callable[[], object]], object]) -> None:

@@ -150,6 +150,9 @@ class Places:
         visit.sequence = sequence
 
     def _enter(self, visit: Visit, waiting: int, patience: float) -> None:
+        with self._lock:
+            if self._thread is None:  # also for who is refused: those who have the places may be dead
+                self._wake()
         card, warm = visit.card, self._view.warm(visit.card.id)
         visit.name = f"{self._process}:{secrets.token_hex(8)}"
 
@@ -186,7 +189,7 @@ class Places:
             self._visits[visit.name] = visit
             if visit.endpoint:
                 visit.called.set()
-            if not visit.endpoint or self._thread is None:
+            if not visit.endpoint:
                 self._wake()
 
     def _leave(self, visit: Visit) -> None:

@@ -178,19 +178,45 @@ def test_a_slot_that_is_given_back_while_redis_is_away_is_free_afterwards(own_va
     second.end()
 
 
-def test_the_slots_of_a_killed_process_come_back(
-    own_valkey: Valkey, redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slots_module, "LEASE", 5.0)
-    monkeypatch.setattr(slots_module, "BEAT", 0.2)
+def process_with_a_slot(valkey: Valkey) -> subprocess.Popen[str]:
     code = (
         "import time; from frontend.limits.slots import Concurrency, Slots; from frontend.limits.store import connect\n"
-        f"with Slots(connect({own_valkey.url!r})).slot('key_1', Concurrency(1, 5), 60, print):\n"
+        f"with Slots(connect({valkey.url!r})).slot('key_1', Concurrency(1, 5), 60, print):\n"
         "    print('runs', flush=True); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline().strip() == "runs"
+    return process
+
+
+def test_who_is_only_refused_frees_the_slots_of_a_killed_process(
+    own_valkey: Valkey, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots_module, "LEASE", 1.0)
+    monkeypatch.setattr(slots_module, "BEAT", 0.2)
+    process = process_with_a_slot(own_valkey)
+    process.kill()
+    process.wait()
+    slots = Slots(redis)
+
+    def gets_one() -> bool:
+        try:
+            with slots.slot("key_1", Concurrency(1, 0), PATIENCE, print):
+                return True
+        except RateLimited:
+            return False
+
+    assert not gets_one()
+    until(gets_one)
+
+
+def test_the_slots_of_a_killed_process_come_back(
+    own_valkey: Valkey, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots_module, "LEASE", 5.0)
+    monkeypatch.setattr(slots_module, "BEAT", 0.2)
+    process = process_with_a_slot(own_valkey)
     slots = Slots(redis)
     request = Request(slots, limit=Concurrency(1, 5))
     assert request.waits.wait(PATIENCE)
