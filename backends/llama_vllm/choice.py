@@ -8,9 +8,8 @@ computed once, and each choice can be sent as soon as it has something to say.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from vllm import SamplingParams, envs
@@ -130,15 +129,15 @@ def check_room(params: SamplingParams) -> None:
 
     It finds that out in its worker, which ends the engine with all that it runs. params: after vLLM's input processor.
     """
-    lists: tuple[tuple[str, Collection[int], int], ...] = (
-        ("allowed_token_ids", params.allowed_token_ids or (), MAX_NUM_ALLOWED_TOKEN_IDS),
+    lists = (
+        ("allowed_token_ids", len(params.allowed_token_ids or ()), MAX_NUM_ALLOWED_TOKEN_IDS),
         # The end-of-text token is one of these.
-        ("stop_token_ids", params.all_stop_token_ids if params.min_tokens else (), MAX_NUM_STOP_TOKEN_IDS),
-        ("bad_words", list(chain(*params.bad_words_token_ids or ())), envs.VLLM_MAX_BAD_WORDS_TOTAL_TOKENS),
+        ("stop_token_ids", len(params.all_stop_token_ids) if params.min_tokens else 0, MAX_NUM_STOP_TOKEN_IDS),
+        ("bad_words", sum(map(len, params.bad_words_token_ids or ())), envs.VLLM_MAX_BAD_WORDS_TOTAL_TOKENS),
     )
     for name, tokens, most in lists:
-        if len(tokens) > most:
-            raise ValueError(f"{name} takes up to {most} tokens on this model's GPUs, and these are {len(tokens)}")
+        if tokens > most:
+            raise ValueError(f"{name} takes up to {most} tokens on this model's GPUs, and these are {tokens}")
 
 
 def register(processor: OutputProcessor, state: ChoiceState) -> None:

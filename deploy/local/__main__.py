@@ -107,7 +107,7 @@ def main() -> int:
     """The command. Returns its exit status: 1 when something stood in the way or did not come up."""
     try:
         settings = Settings.read(os.environ)
-        found = [*preflight.problems(settings), *triton.missing_libraries(settings)]
+        found = list(preflight.problems(settings)) or list(triton.missing_libraries(settings))
         held = lock.acquire(settings.home) if not found else None
     except (SettingsError, lock.Held) as error:
         found = [str(error)]

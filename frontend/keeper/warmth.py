@@ -177,7 +177,7 @@ class Warmth:
     def _answer(self, seen: Seen) -> None:
         """Tell those who wait for what the Spend limit forbids, or what no Triton can load; and forget wishes that are
         fulfilled, or that the policy has come to forbid."""
-        told = self._records.failures()
+        told = self._records.failures() if seen.failed else {}
         for model in seen.models.values():
             failure = given_up(seen, model)
             if failure is not None and failure != told.get(model.id):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local import __main__ as launcher
 from deploy.local import lock, preflight, triton
 from deploy.local.preflight import GIB, available_memory
 from deploy.local.settings import REPOSITORY, Settings, SettingsError
@@ -88,13 +89,18 @@ def test_a_machine_that_lacks_something(
     assert "\n" not in problem
 
 
-def test_a_machine_without_pythons_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_pythons_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = settings(tmp_path)
     monkeypatch.setattr(preflight.sysconfig, "get_config_var", lambda name: str(tmp_path))
     monkeypatch.setattr(preflight.ctypes.util, "find_library", lambda name: None)
     (problem,) = preflight.problems(asked)
     assert problem.startswith("libpython3.11.so.1.0 is missing")
     assert "apt-get install libpython3.11" in problem
+    monkeypatch.setattr(preflight, "problems", lambda settings: iter([problem]))
+    assert launcher.main() == 1
+    assert capsys.readouterr().err == f"strata: {problem}\n"
 
 
 def test_a_library_that_triton_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
