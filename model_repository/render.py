@@ -65,7 +65,12 @@ ENGINE_OPTIONS = (
     Tensor("activation_positions", "STRING", (None,), optional=True),
     Tensor("activation_dtype", "STRING", (1,), optional=True),
 )
-ENGINE_INPUTS = (Tensor("input_ids", "INT32", (None,)), *ENGINE_OPTIONS)
+#: `cancel` stands alone: the ids of requests to end.
+ENGINE_INPUTS = (
+    Tensor("input_ids", "INT32", (None,), optional=True),
+    *ENGINE_OPTIONS,
+    Tensor("cancel", "STRING", (None,), optional=True),
+)
 ENGINE_OUTPUTS = (
     Tensor("index", "INT32", (1,)),
     Tensor("text", "STRING", (1,)),

@@ -17,10 +17,16 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc import service_pb2_grpc
+from tritonclient.utils import deserialize_bytes_tensor
 
 from model_repository import catalog
 
 TOKENIZER, ENGINE = "_tokenizer", "_engine"
+
+
+def strings(content: bytes) -> list[str]:
+    """The strings of a tensor."""
+    return [item.decode() for item in deserialize_bytes_tensor(content).tolist()]
 
 
 class SmallTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
@@ -35,6 +41,7 @@ class SmallTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.unloads: list[str] = []
         #: Requests that came to an engine which was not loaded, and most that ran at once.
         self.missed, self.most_active, self.active = 0, 0, 0
+        self.cancelled: set[str] = set()
         self.load_seconds, self.token_seconds = 0.3, 0.0
         #: What loads fail with, by model; and when the last one did, by the monotonic clock.
         self.broken: dict[str, str] = {}
@@ -132,6 +139,10 @@ class SmallTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
                 continue
             inputs = {given.name: content for given, content in
                       zip(request.inputs, request.raw_input_contents, strict=True)}
+            if "cancel" in inputs:
+                for name in strings(inputs["cancel"]):
+                    self.end(name)
+                continue
             if not inputs["input_ids"]:
                 yield messages.ModelStreamInferResponse(error_message="INVALID_ARG: the prompt is empty")
                 continue
@@ -144,11 +155,18 @@ class SmallTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
             with self.lock:
                 self.active -= 1
 
+    def end(self, request_id: str) -> None:
+        """A request that was cancelled."""
+        self.cancelled.add(request_id)
+
     def _run(self, request: Any, tokens: int, context: Any) -> Iterator[Any]:
         for number in range(tokens):
             if self.token_seconds:
                 time.sleep(self.token_seconds)
             if not context.is_active():
+                return
+            if request.id in self.cancelled:
+                yield messages.ModelStreamInferResponse(error_message="CANCELLED: the caller cancelled it")
                 return
             last = number == tokens - 1
             answer = messages.ModelInferResponse(model_name=request.model_name, id=request.id)

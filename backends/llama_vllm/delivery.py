@@ -36,7 +36,9 @@ class Failure(Enum):
 
 
 class Caller(Protocol):
-    """Who asked, and gets the responses."""
+    """Who asked, and gets the responses. `name` is the id that the request came with, empty if it has none."""
+
+    name: str
 
     def send(self, message: Message, final: bool) -> None:
         """Sends one response; final closes the request. Raises NoRoom if there is no room to pass it on."""

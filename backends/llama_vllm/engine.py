@@ -16,6 +16,7 @@ import logging
 import os
 import tempfile
 import threading
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,10 @@ class Engine:
             caller.fail(Failure.UNAVAILABLE, "the engine is not running; it is being started again")
             return
         self._loop.call_soon_threadsafe(self._admit, prompt_ids.tolist(), sampling, stream, caller, activations)
+
+    def cancel(self, names: Collection[str], done: Callable[[], None]) -> None:
+        """Ends the requests that came with these ids; `done` is called once they have ended."""
+        self._loop.call_soon_threadsafe(self._cancel, names, done)
 
     def shutdown(self) -> None:
         """Ends what is in flight with an error and stops the engine."""
@@ -207,6 +212,12 @@ class Engine:
         except Exception as error:
             delivery.fail(Failure.UNAVAILABLE, f"the engine died: {one_line(error)}")
 
+    def _cancel(self, names: Collection[str], done: Callable[[], None]) -> None:
+        for delivery in list(self._live):
+            if delivery.caller.name in names:
+                delivery.fail(Failure.CANCELLED, "the caller cancelled it")
+        done()
+
     def _pace(self) -> float:
         return min(PACE_SECONDS_PER_STREAM * len(self._live), PACE_MOST_SECONDS)
 
@@ -256,6 +267,8 @@ class Engine:
 
 class WarmUp:
     """The caller of the first request: nobody."""
+
+    name = ""
 
     def __init__(self, done: asyncio.Event) -> None:
         self._done = done

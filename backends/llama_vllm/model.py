@@ -35,16 +35,24 @@ class TritonPythonModel:
 
         config = json.loads(args["model_config"])
         settings = EngineSettings(**json.loads(config["parameters"]["engine"]["string_value"]))
-        self._engine = Engine(settings, TritonMetrics(config["name"].removesuffix("_engine")))
+        self._metrics = TritonMetrics(config["name"].removesuffix("_engine"))
+        self._engine = Engine(settings, self._metrics)
 
     def execute(self, requests: list[Any]) -> None:
         """Takes requests; their responses come from the engine's thread."""
         from backends.llama_vllm.activations import parse_activations
 
         for request in requests:
-            caller = TritonCaller(request.get_response_sender())
+            caller = TritonCaller(request.get_response_sender(), request.request_id())
+            ids = several(request, "cancel")
+            if ids is not None:
+                self._engine.cancel({name.decode("utf-8", "replace") for name in ids}, caller.end)
+                continue
             try:
-                prompt_ids = pb_utils.get_input_tensor_by_name(request, "input_ids").as_numpy().ravel()
+                prompt = pb_utils.get_input_tensor_by_name(request, "input_ids")
+                if prompt is None:
+                    raise InvalidRequest("input_ids is missing")
+                prompt_ids = prompt.as_numpy().ravel()
                 raw = optional(request, "sampling")
                 sampling = parse_sampling(raw, prompt_ids, self._engine.limits)
                 activations = parse_activations(
@@ -64,6 +72,7 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Unloads: the engine's processes stop. Triton waits until nothing is in flight before it calls this."""
         self._engine.shutdown()
+        self._metrics.close()
 
 
 class TritonCaller:
@@ -72,7 +81,8 @@ class TritonCaller:
     The sender is let go with the last response: one that is collected after the stub has shut down crashes it.
     """
 
-    def __init__(self, sender: Any) -> None:
+    def __init__(self, sender: Any, name: str) -> None:
+        self.name = name
         self._sender: Any = sender
 
     def send(self, message: Message, final: bool) -> None:
@@ -83,6 +93,11 @@ class TritonCaller:
     def fail(self, failure: Any, message: str) -> None:
         """Closes the request with one of `delivery.Failure`."""
         self.refuse(failure.value, message)
+
+    def end(self) -> None:
+        """Closes the request without a response."""
+        sender, self._sender = self._sender, None
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def refuse(self, code: str, message: str) -> None:
         """Closes the request with an error. Its message begins with its code, which Triton's streams do not pass on."""
@@ -127,6 +142,11 @@ class TritonMetrics:
         if step > 0:
             self._last[name, labels] = total
             metric.increment(step)
+
+    def close(self) -> None:
+        """Takes the metrics off Triton's page: the stub crashes on those that it still has when it ends."""
+        self._metrics.clear()
+        self._families.clear()
 
     def _metric(self, name: str, help: str, kind: Any, labels: tuple[tuple[str, str], ...]) -> Any:
         metric = self._metrics.get((name, labels))

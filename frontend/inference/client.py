@@ -4,6 +4,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import grpc
@@ -14,13 +15,13 @@ from tritonclient.grpc import service_pb2
 from frontend.errors import ApiError
 from frontend.inference.card import ModelCard
 from frontend.inference.endpoints import Endpoints, Urls, not_found
-from frontend.inference.engine import engine_event, engine_request
+from frontend.inference.engine import cancel_request, engine_event, engine_request
 from frontend.inference.entries import ENGINE, TOKENIZER
 from frontend.inference.events import EngineEvent, Generation, LensReading, TokenizedPrompt, Vocabulary
 from frontend.inference.faults import BROKEN, Cancelled, api_error, broke_off, is_not_loaded, stream_error, unreachable
 from frontend.inference.repository import QUICK, Repository
 from frontend.inference.tensors import Tensor, infer_request, ints, read_outputs, strings
-from frontend.inference.watch import StreamWatch
+from frontend.inference.watch import GRACE, StreamWatch
 
 #: Seconds for which a model's card is believed before Triton is asked again.
 CARD_TTL = 10.0
@@ -175,24 +176,34 @@ class Inference:
     ) -> Generator[EngineEvent, None, None]:
         """Run prompts where a model is Warm, all on one gRPC stream, and yield what the engine says as it comes.
 
-        `on_start` gets a function that cancels the stream from another thread. Closing the iterator cancels it too, so
-        that the engine stops. Raises the ApiError that fits a failure, or Cancelled.
+        `on_start` gets a function that stops the engine, for another thread to call. Closing the iterator stops it too,
+        and returns once it has stopped. Raises the ApiError that fits a failure, or Cancelled.
+
+        Triton 2.51 can crash when a stream is cancelled that is about to end by itself (later ones should not: pull
+        requests 7840 and 8078 of triton-inference-server/server). So the engine is asked to end the requests, and what
+        their stream still brings is thrown away; it is cancelled only if it does not end even so.
         """
         requests = [engine_request(model + ENGINE, f"{request_id}/{n}", g) for n, g in enumerate(generations)]
-        call = self.endpoints.at(address).stream(iter(requests), timeout=timeout)
+        endpoint = self.endpoints.at(address)
+        call = endpoint.stream(iter(requests), timeout=timeout)
+        stream = self._watch.add(model, address, call.cancel)
         cancelled = threading.Event()
 
         def cancel() -> None:
-            cancelled.set()
-            call.cancel()
+            if not cancelled.is_set():
+                cancelled.set()
+                stream.leaves()
+                request = cancel_request(model + ENGINE, [request.id for request in requests])
+                self._hold(endpoint.stream(iter([request]), timeout=GRACE))
 
-        on_start(cancel)
         running, started = len(requests), False
-        stream = self._watch.add(model, address, call.cancel)
         try:
+            on_start(cancel)
             while running:
                 message = next(call, None)
                 stream.heard()
+                if cancelled.is_set():
+                    raise Cancelled
                 if message is None:
                     raise self._failed(stream_error("the stream ended early", model, started=True), model, address)
                 if message.error:
@@ -219,14 +230,18 @@ class Inference:
                 raise Cancelled from None
             raise self._failed(api_error(error, model, started), model, address) from error
         finally:
+            if running and not call.done():
+                cancel()
+                with suppress(grpc.RpcError):
+                    for _ in call:
+                        pass
             self._watch.remove(stream)
-            if running:
-                call.cancel()
-            else:
-                # Triton 2.51 can crash when a stream is cancelled that it is about to end by itself, and gRPC cancels
-                # what nobody holds. So it is held until Triton has ended it.
-                self._ending.add(call)
-                call.add_done_callback(self._ending.discard)
+            self._hold(call)
+
+    def _hold(self, call: grpc.Call) -> None:
+        """Keep a call until Triton has ended it: gRPC cancels what nobody holds."""
+        self._ending.add(call)
+        call.add_done_callback(self._ending.discard)
 
     def _failed(self, error: ApiError, model: str, address: str) -> ApiError:
         """The same error; where it is about the engine and not the request, the engine gets none until it answers."""

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -27,6 +28,11 @@ def engine_request(entry: str, request_id: str, generation: Generation) -> servi
     message = infer_request(entry, inputs, request_id=request_id)
     message.parameters["triton_enable_empty_final_response"].bool_param = True
     return message
+
+
+def cancel_request(entry: str, request_ids: Sequence[str]) -> service_pb2.ModelInferRequest:
+    """The request that ends others. It has no response, except where it fails."""
+    return infer_request(entry, {"cancel": [request_id.encode() for request_id in request_ids]})
 
 
 def engine_event(prompt: int, outputs: dict[str, Tensor]) -> EngineEvent:

@@ -5,12 +5,15 @@ is a reason to ask the engine a question that it answers at once, and only what 
 """
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
 
 #: Seconds without a word after which the engine is asked, and asked again.
 SILENCE = 5.0
+#: Seconds for an engine to end a stream that it was asked to end.
+GRACE = 5.0
 #: Seconds between two looks at the streams.
 _LOOK = 1.0
 
@@ -23,10 +26,15 @@ class Stream:
         self.give_up = give_up
         self.broken = False
         self.last_word = time.monotonic()
+        self.ends_by = math.inf
 
     def heard(self) -> None:
         """The engine has said something."""
         self.last_word = time.monotonic()
+
+    def leaves(self) -> None:
+        """The engine was asked to end it: it is given up if that takes longer than GRACE."""
+        self.ends_by = time.monotonic() + GRACE
 
 
 class StreamWatch:
@@ -62,10 +70,14 @@ class StreamWatch:
             self.look()
 
     def look(self) -> None:
-        """Ask after the engines of the streams that are silent, and give up those whose engine is gone."""
+        """Give up streams that should have ended; ask after the engines of those that are silent, and give up those
+        whose engine is gone."""
         begun = time.monotonic()
         with self._lock:
+            overdue = [stream for stream in self._streams if begun >= stream.ends_by]
             silent = [stream for stream in self._streams if begun - stream.last_word >= SILENCE]
+        for stream in overdue:
+            stream.give_up()
         for engine in {stream.engine for stream in silent}:
             alive = self._alive(*engine)
             for stream in silent:

@@ -37,6 +37,8 @@ pytestmark = pytest.mark.timeout(400)
 class Call:
     """A caller that collects what it is sent."""
 
+    name = ""
+
     def __init__(self, prompt: Sequence[int], layers: list[str]) -> None:
         self.prompt, self.layers = list(prompt), layers
         self.failure: tuple[str, str] | None = None

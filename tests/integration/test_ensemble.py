@@ -71,3 +71,43 @@ def test_the_engine_is_as_strict_as_the_api(stack: Stack, fields: dict[str, Any]
     with pytest.raises(Exception, match="(?i)" + next(iter(fields))[:5]):
         list(infer(stack, False, text_input=text("x"), sampling=sampling(**fields)))
     assert list(infer(stack, False, text_input=text("x"), sampling=sampling(max_tokens=1)))
+
+
+def ask(client: triton.InferenceServerClient, entry: str, request_id: str, **inputs: np.ndarray) -> None:
+    """Send a request on a client's open stream."""
+    tensors = []
+    for name, value in inputs.items():
+        tensor = triton.InferInput(name, list(value.shape), {"O": "BYTES", "i": "INT32", "b": "BOOL"}[value.dtype.kind])
+        tensor.set_data_from_numpy(value)
+        tensors.append(tensor)
+    client.async_stream_infer(entry, tensors, request_id=request_id, enable_empty_final_response=True)
+
+
+@pytest.mark.parametrize("entry", ["tiny-llama_engine", "tiny-llama"])
+def test_a_request_is_cancelled_by_its_id(stack: Stack, entry: str) -> None:
+    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    replies: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    with triton.InferenceServerClient(stack.grpc) as asking, triton.InferenceServerClient(stack.grpc) as cancelling:
+        asking.start_stream(lambda result, error: answers.put((result, error)))
+        ask(asking, entry, "long", input_ids=np.array([5, 6, 7], np.int32), stream=np.array([True]),
+            sampling=sampling(max_tokens=2000, ignore_eos=True))
+        assert answers.get(timeout=60)[1] is None
+        cancelling.start_stream(lambda result, error: replies.put((result, error)))
+        ask(cancelling, "tiny-llama_engine", "", cancel=np.array([b"nobody's", b"long"], dtype=object))
+        result, error = replies.get(timeout=10)
+        assert error is None
+        assert result.get_response().parameters["triton_final_response"].bool_param
+        parts = 0
+        while error is None:
+            result, error = answers.get(timeout=10)
+            parts += 1
+        assert "CANCELLED" in str(error)
+        assert parts < 500
+        asking.stop_stream()
+        cancelling.stop_stream()
+
+
+def test_an_engine_wants_a_prompt(stack: Stack) -> None:
+    with pytest.raises(Exception, match="input_ids is missing"):
+        list(infer(stack, False, "tiny-llama_engine", sampling=sampling(max_tokens=1)))
+    assert list(infer(stack, False, text_input=text("x"), sampling=sampling(max_tokens=1)))

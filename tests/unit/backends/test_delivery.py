@@ -33,6 +33,8 @@ VOCAB = 260
 class Recorder:
     """A caller that remembers its responses, strings decoded."""
 
+    name = ""
+
     def __init__(self) -> None:
         self.responses: list[dict[str, Any]] = []
         self.finals = 0

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import time
 
-from frontend.inference.watch import SILENCE, Stream, StreamWatch
+from frontend.inference.watch import GRACE, SILENCE, Stream, StreamWatch
 
 
 def silent(stream: Stream) -> Stream:
@@ -54,6 +54,18 @@ def test_a_word_that_comes_while_the_engine_is_asked_counts() -> None:
     watch.look()
     assert not stream.broken
     assert given_up == []
+
+
+def test_a_stream_that_should_have_ended_is_given_up() -> None:
+    given_up: list[str] = []
+    watch = StreamWatch(lambda model, address: True)
+    for name, ended_ago in (("overdue", 0.0), ("in time", GRACE)):
+        stream = watch.add("lives", "a:1", lambda name=name: given_up.append(name))
+        stream.leaves()
+        stream.ends_by -= GRACE - ended_ago
+    watch.add("lives", "a:1", lambda: given_up.append("stays"))
+    watch.look()
+    assert given_up == ["overdue"]
 
 
 def test_the_watch_looks_by_itself() -> None:
