@@ -18,13 +18,24 @@ from frontend.inference.endpoints import Endpoints, Urls, not_found
 from frontend.inference.engine import cancel_request, engine_event, engine_request
 from frontend.inference.entries import ENGINE, TOKENIZER
 from frontend.inference.events import EngineEvent, Generation, LensReading, TokenizedPrompt, Vocabulary
-from frontend.inference.faults import BROKEN, Cancelled, api_error, broke_off, is_not_loaded, stream_error, unreachable
+from frontend.inference.faults import (
+    BROKEN,
+    Cancelled,
+    api_error,
+    broke_off,
+    is_not_loaded,
+    stream_error,
+    too_late,
+    unreachable,
+)
 from frontend.inference.repository import QUICK, Repository
 from frontend.inference.tensors import Tensor, infer_request, ints, read_outputs, strings
-from frontend.inference.watch import GRACE, StreamWatch
+from frontend.inference.watch import StreamWatch
 
 #: Seconds for which a model's card is believed before Triton is asked again.
 CARD_TTL = 10.0
+#: Seconds for an engine to end what it was asked to end.
+GRACE = 5.0
 #: Seconds for the output head to read one Layer of a prompt.
 LENS = 60.0
 
@@ -185,17 +196,22 @@ class Inference:
         """
         requests = [engine_request(model + ENGINE, f"{request_id}/{n}", g) for n, g in enumerate(generations)]
         endpoint = self.endpoints.at(address)
-        call = endpoint.stream(iter(requests), timeout=timeout)
+        call = endpoint.stream(iter(requests), timeout=timeout + 2 * GRACE)
         stream = self._watch.add(model, address, call.cancel)
-        cancelled = threading.Event()
+        cancelled, late = threading.Event(), threading.Event()
 
         def cancel() -> None:
             if not cancelled.is_set():
                 cancelled.set()
-                stream.leaves()
+                stream.due(GRACE, call.cancel)
                 request = cancel_request(model + ENGINE, [request.id for request in requests])
                 self._hold(endpoint.stream(iter([request]), timeout=GRACE))
 
+        def expire() -> None:
+            late.set()
+            cancel()
+
+        stream.due(timeout, expire)
         running, started = len(requests), False
         try:
             on_start(cancel)
@@ -203,7 +219,7 @@ class Inference:
                 message = next(call, None)
                 stream.heard()
                 if cancelled.is_set():
-                    raise Cancelled
+                    raise too_late(model) if late.is_set() else Cancelled
                 if message is None:
                     raise self._failed(stream_error("the stream ended early", model, started=True), model, address)
                 if message.error:
@@ -227,7 +243,7 @@ class Inference:
             if stream.broken:
                 raise self._failed(broke_off(model), model, address) from None
             if cancelled.is_set():
-                raise Cancelled from None
+                raise too_late(model) if late.is_set() else Cancelled from None
             raise self._failed(api_error(error, model, started), model, address) from error
         finally:
             if running and not call.done():
@@ -235,6 +251,7 @@ class Inference:
                 with suppress(grpc.RpcError):
                     for _ in call:
                         pass
+            cancelled.set()  # nothing is left to stop
             self._watch.remove(stream)
             self._hold(call)
 

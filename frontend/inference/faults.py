@@ -77,6 +77,11 @@ def is_gone(details: str | None) -> bool:
     return "is not healthy" in (details or "")
 
 
+def too_late(model: str) -> DeadlineExceeded:
+    """The engine took longer than a request may take."""
+    return DeadlineExceeded(f"Inference did not finish the request for {model!r} in time.")
+
+
 def unreachable() -> Unreachable:
     """What to raise where no Triton answers."""
     return Unreachable("Inference can't be reached now. Try again in a moment.")
@@ -110,7 +115,7 @@ def api_error(error: grpc.RpcError, model: str, started: bool = False) -> ApiErr
     """What to raise for a failed call about `model`. `started`: whether the engine had answered something before."""
     code, details = error.code(), error.details() or "no details"
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return DeadlineExceeded(f"Inference did not finish the request for {model!r} in time.")
+        return too_late(model)
     if code == grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidRequest(f"Inference refused the request: {details}")
     if code == grpc.StatusCode.UNAVAILABLE and not started:

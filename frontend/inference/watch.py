@@ -1,4 +1,5 @@
-"""Notices streams whose engine process was killed: Triton goes on as if it might still answer them.
+"""Notices streams that should have ended, and those whose engine process was killed: Triton goes on as if it might
+still answer them.
 
 A stream may be silent for good reasons, such as a long prompt or a full queue. So one that has been silent for a while
 is a reason to ask the engine a question that it answers at once, and only what the answer says counts.
@@ -12,8 +13,6 @@ from collections.abc import Callable
 
 #: Seconds without a word after which the engine is asked, and asked again.
 SILENCE = 5.0
-#: Seconds for an engine to end a stream that it was asked to end.
-GRACE = 5.0
 #: Seconds between two looks at the streams.
 _LOOK = 1.0
 
@@ -26,15 +25,21 @@ class Stream:
         self.give_up = give_up
         self.broken = False
         self.last_word = time.monotonic()
-        self.ends_by = math.inf
+        self._due = math.inf, give_up
 
     def heard(self) -> None:
         """The engine has said something."""
         self.last_word = time.monotonic()
 
-    def leaves(self) -> None:
-        """The engine was asked to end it: it is given up if that takes longer than GRACE."""
-        self.ends_by = time.monotonic() + GRACE
+    def due(self, seconds: float, otherwise: Callable[[], object]) -> None:
+        """It should have ended in so many seconds; `otherwise` is called if it has not. Replaces what was due before.
+        """
+        self._due = time.monotonic() + seconds, otherwise
+
+    def overdue(self, now: float) -> Callable[[], object] | None:
+        """What is to be called, if it should have ended by now."""
+        by, otherwise = self._due
+        return otherwise if now >= by else None
 
 
 class StreamWatch:
@@ -70,14 +75,15 @@ class StreamWatch:
             self.look()
 
     def look(self) -> None:
-        """Give up streams that should have ended; ask after the engines of those that are silent, and give up those
-        whose engine is gone."""
+        """Call what is due of streams that should have ended; ask after the engines of those that are silent, and give
+        up those whose engine is gone.
+        """
         begun = time.monotonic()
         with self._lock:
-            overdue = [stream for stream in self._streams if begun >= stream.ends_by]
+            overdue = [call for stream in self._streams if (call := stream.overdue(begun))]
             silent = [stream for stream in self._streams if begun - stream.last_word >= SILENCE]
-        for stream in overdue:
-            stream.give_up()
+        for call in overdue:
+            call()
         for engine in {stream.engine for stream in silent}:
             alive = self._alive(*engine)
             for stream in silent:

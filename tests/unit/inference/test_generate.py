@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 
+from frontend.errors import DeadlineExceeded
 from frontend.inference import Generation, Inference
-from frontend.inference import watch as watching
+from frontend.inference import client as generating
 from frontend.inference.faults import Cancelled
 from tests.small_triton import SmallTriton
 
@@ -45,7 +46,7 @@ def deaf() -> Iterator[SmallTriton]:
 class Left:
     """Two prompts on one stream, and the call that carries them."""
 
-    def __init__(self, server: SmallTriton) -> None:
+    def __init__(self, server: SmallTriton, timeout: float = 60.0) -> None:
         self.inference = Inference([server.address])
         endpoint = self.inference.endpoints.at(server.address)
         self.calls: list[grpc.Call] = []
@@ -59,7 +60,7 @@ class Left:
         self.cancel: Callable[[], object] = lambda: None
         sampling = b'{"max_tokens": %d}' % TOKENS
         self.events = self.inference.generate(
-            "tiny-llama", server.address, [Generation((1,), sampling, True)] * 2, "req", 60, self._started)
+            "tiny-llama", server.address, [Generation((1,), sampling, True)] * 2, "req", timeout, self._started)
         next(self.events)
 
     def _started(self, cancel: Callable[[], object]) -> None:
@@ -89,8 +90,17 @@ def test_another_thread_has_the_engine_end_it(server: SmallTriton) -> None:
     assert len(left.calls) == 2  # its own, and the one that asked: once
 
 
+def test_a_request_that_takes_too_long_is_ended_too(server: SmallTriton) -> None:
+    left = Left(server, timeout=0.5)
+    with pytest.raises(DeadlineExceeded):
+        for _ in left.events:
+            pass
+    assert server.cancelled == {"req/0", "req/1"}
+    assert left.code() is grpc.StatusCode.OK
+
+
 def test_a_stream_of_a_deaf_engine_is_cancelled(deaf: SmallTriton, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "GRACE", 0.3)
+    monkeypatch.setattr(generating, "GRACE", 0.3)
     left = Left(deaf)
     begun = time.monotonic()
     left.events.close()

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import time
 
-from frontend.inference.watch import GRACE, SILENCE, Stream, StreamWatch
+from frontend.inference.watch import SILENCE, Stream, StreamWatch
 
 
 def silent(stream: Stream) -> Stream:
@@ -56,16 +56,17 @@ def test_a_word_that_comes_while_the_engine_is_asked_counts() -> None:
     assert given_up == []
 
 
-def test_a_stream_that_should_have_ended_is_given_up() -> None:
-    given_up: list[str] = []
+def test_what_is_due_is_done_when_a_stream_has_not_ended_by_then() -> None:
+    done: list[str] = []
     watch = StreamWatch(lambda model, address: True)
-    for name, ended_ago in (("overdue", 0.0), ("in time", GRACE)):
-        stream = watch.add("lives", "a:1", lambda name=name: given_up.append(name))
-        stream.leaves()
-        stream.ends_by -= GRACE - ended_ago
-    watch.add("lives", "a:1", lambda: given_up.append("stays"))
+    for name, seconds in (("late", 0.0), ("in time", 60.0)):
+        watch.add("lives", "a:1", lambda: None).due(seconds, lambda name=name: done.append(name))
+    replaced = watch.add("lives", "a:1", lambda: None)
+    replaced.due(0.0, lambda: done.append("replaced"))
+    replaced.due(60.0, lambda: None)
+    watch.add("lives", "a:1", lambda: done.append("stays"))
     watch.look()
-    assert given_up == ["overdue"]
+    assert done == ["late"]
 
 
 def test_the_watch_looks_by_itself() -> None:
