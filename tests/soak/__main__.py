@@ -45,6 +45,8 @@ def main() -> int:
             problems = soak(stack, minutes * 60)
         finally:
             stack.stop()
+        if problems:
+            print(*cries(stack.home / "log" / "triton.log"), sep="\n", file=sys.stderr)
     for problem in problems:
         print(f"soak: {problem}", file=sys.stderr)
     return 1 if problems else 0
@@ -83,6 +85,14 @@ def soak(stack: Stack, seconds: float) -> list[str]:
     time.sleep(5)
     return [*wrong_outcomes(seen), *never_happened(seen, stack), *wrong_books(database, people, seen),
             *grown(before, memory(stack))]
+
+
+def cries(log: Path) -> list[str]:
+    """What a Triton that died said of it: the folder of its log goes away with the soak."""
+    lines = log.read_text(errors="replace").splitlines()
+    return [line[:200] for at, line in enumerate(lines)
+            if "ASSERTION FAILED" in line or any(line.startswith("Signal (") and "(15)" not in line
+                                                 for line in lines[max(at - 12, 0) : at + 1])]
 
 
 def come_and_go(stack: Stack, over: threading.Event) -> None:
