@@ -12,6 +12,7 @@ locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 sys.path += [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry not in sys.path]
 
 import json  # noqa: E402
+import threading  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
@@ -78,12 +79,14 @@ class TritonPythonModel:
 class TritonCaller:
     """The sender of one request, as `backends.llama_vllm.delivery.Caller`.
 
-    The sender is let go with the last response: one that is collected after the stub has shut down crashes it.
+    The sender is let go with the last response: one that is collected after the stub has shut down crashes it. And
+    Triton itself crashes where it is asked about a request that is being closed meanwhile, by another thread.
     """
 
     def __init__(self, sender: Any, name: str) -> None:
         self.name = name
         self._sender: Any = sender
+        self._using = threading.Lock()
 
     def send(self, message: Message, final: bool) -> None:
         """Sends one response. Raises NoRoom."""
@@ -96,8 +99,9 @@ class TritonCaller:
 
     def end(self) -> None:
         """Closes the request without a response."""
-        sender, self._sender = self._sender, None
-        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        with self._using:
+            sender, self._sender = self._sender, None
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def refuse(self, code: str, message: str) -> None:
         """Closes the request with an error. Its message begins with its code, which Triton's streams do not pass on."""
@@ -105,18 +109,19 @@ class TritonCaller:
         self._send(pb_utils.InferenceResponse(error=error), final=True)
 
     def cancelled(self) -> bool:
-        """Whether the client has cancelled or gone."""
-        sender = self._sender
-        return sender is not None and bool(sender.is_cancelled())
+        """Whether the client has cancelled or gone; no, while a response is being sent: it may be the last."""
+        if not self._using.acquire(blocking=False):
+            return False
+        try:
+            return self._sender is not None and bool(self._sender.is_cancelled())
+        finally:
+            self._using.release()
 
     def _send(self, response: Any, final: bool) -> None:
-        # Nobody may ask whether a request is cancelled once it is closed; one that could not be sent is not.
-        sender, self._sender = self._sender, None if final else self._sender
-        try:
-            sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
-        except Exception:
-            self._sender = sender
-            raise
+        with self._using:
+            self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
+            if final:
+                self._sender = None
 
 
 class TritonMetrics:
