@@ -11,14 +11,11 @@ import asyncio
 import atexit
 import gc
 import itertools
-import json
 import logging
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,8 +69,6 @@ class Engine:
         self._ids = itertools.count()
         self._closing = False
         self._large_answers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="large-answers")
-        self._no_defaults = tempfile.TemporaryDirectory(prefix="strata-")
-        (Path(self._no_defaults.name) / "generation_config.json").write_text(json.dumps({}))
         if current_platform.is_cpu() and settings.engine_args.get("enforce_eager"):
             # Else the first request for log probabilities waits 15 s for a compiler, to no gain.
             os.environ["TORCH_COMPILE_DISABLE"] = "1"
@@ -121,7 +116,6 @@ class Engine:
         self._thread.join()
         self._large_answers.shutdown()
         self._slabs.remove()
-        self._no_defaults.cleanup()
 
     def _run(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
@@ -129,7 +123,7 @@ class Engine:
     async def _start(self) -> AsyncLLM:
         causes.forget()
         try:
-            engine = AsyncLLM.from_engine_args(self._settings.vllm_args(Path(self._no_defaults.name)))
+            engine = AsyncLLM.from_engine_args(self._settings.vllm_args())
         except RuntimeError as error:
             raise RuntimeError(causes.first() or str(error)) from error
         count_steps(engine, self._figures)

@@ -15,6 +15,10 @@ from backends.llama_vllm.activations import CONFIG_KEY, ActivationLimits, captur
 from backends.llama_vllm.executor import InProcessExecutor, PatientExecutor
 from backends.llama_vllm.sampling import Limits
 
+#: A folder with an empty generation_config.json: what a checkpoint's own says, its list of end-of-text ids included,
+#: decides nothing.
+NO_DEFAULTS = Path(__file__).parent / "no_defaults"
+
 
 @dataclass(frozen=True)
 class EngineSettings:
@@ -30,13 +34,12 @@ class EngineSettings:
     activation_pool_mb: int = 1024
     engine_args: dict[str, Any] = field(default_factory=dict)
 
-    def vllm_args(self, no_defaults: Path) -> AsyncEngineArgs:
-        """The engine's arguments. no_defaults is a folder with an empty generation_config.json: what a checkpoint's
-        own file says, its list of end-of-text ids included, decides nothing here."""
+    def vllm_args(self) -> AsyncEngineArgs:
+        """The engine's arguments."""
         folder = local_folder(self.checkpoint)
         arguments: dict[str, Any] = {
             "model": str(folder or self.checkpoint),
-            "generation_config": str(no_defaults),
+            "generation_config": str(NO_DEFAULTS),
             "max_logprobs": -1,
             "disable_log_stats": False,
             "additional_config": {CONFIG_KEY: self.activation_layers},

@@ -74,12 +74,14 @@ def soak(stack: Stack, seconds: float) -> list[str]:
     started = time.monotonic()
     for thread in threads:
         thread.start()
-    time.sleep(seconds / 3)  # caches and pools fill up
-    before = memory(stack)
-    while time.monotonic() - started < seconds:
-        time.sleep(min(30, seconds / 6))
-        print(f"{time.monotonic() - started:5.0f} s: {dict(seen.outcomes)}", flush=True)
-    over.set()
+    try:
+        time.sleep(seconds / 3)  # caches and pools fill up
+        before = memory(stack)
+        while time.monotonic() - started < seconds:
+            time.sleep(min(30, seconds / 6))
+            print(f"{time.monotonic() - started:5.0f} s: {dict(seen.outcomes)}", flush=True)
+    finally:
+        over.set()
     for thread in threads:
         thread.join()
     time.sleep(5)
