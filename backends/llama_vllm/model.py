@@ -99,9 +99,7 @@ class TritonCaller:
 
     def end(self) -> None:
         """Closes the request without a response."""
-        with self._using:
-            sender, self._sender = self._sender, None
-            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        self._send(None, final=True)
 
     def refuse(self, code: str, message: str) -> None:
         """Closes the request with an error. Its message begins with its code, which Triton's streams do not pass on."""

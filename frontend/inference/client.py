@@ -198,28 +198,24 @@ class Inference:
         endpoint = self.endpoints.at(address)
         call = endpoint.stream(iter(requests), timeout=timeout + 2 * GRACE)
         stream = self._watch.add(model, address, call.cancel)
-        cancelled, late = threading.Event(), threading.Event()
+        reasons: list[Exception] = []  # why it was stopped; the first counts
 
-        def cancel() -> None:
-            if not cancelled.is_set():
-                cancelled.set()
+        def stop(reason: Exception) -> None:
+            if not reasons:
+                reasons.append(reason)
                 stream.due(GRACE, call.cancel)
                 request = cancel_request(model + ENGINE, [request.id for request in requests])
                 self._hold(endpoint.stream(iter([request]), timeout=GRACE))
 
-        def expire() -> None:
-            late.set()
-            cancel()
-
-        stream.due(timeout, expire)
+        stream.due(timeout, lambda: stop(too_late(model)))
         running, started = len(requests), False
         try:
-            on_start(cancel)
+            on_start(lambda: stop(Cancelled()))
             while running:
                 message = next(call, None)
                 stream.heard()
-                if cancelled.is_set():
-                    raise too_late(model) if late.is_set() else Cancelled
+                if reasons:
+                    raise reasons[0]
                 if message is None:
                     raise self._failed(stream_error("the stream ended early", model, started=True), model, address)
                 if message.error:
@@ -242,16 +238,16 @@ class Inference:
         except grpc.RpcError as error:
             if stream.broken:
                 raise self._failed(broke_off(model), model, address) from None
-            if cancelled.is_set():
-                raise too_late(model) if late.is_set() else Cancelled from None
+            if reasons:
+                raise reasons[0] from None
             raise self._failed(api_error(error, model, started), model, address) from error
         finally:
             if running and not call.done():
-                cancel()
+                stop(Cancelled())
                 with suppress(grpc.RpcError):
                     for _ in call:
                         pass
-            cancelled.set()  # nothing is left to stop
+            reasons.append(Cancelled())  # nothing is left to stop
             self._watch.remove(stream)
             self._hold(call)
 

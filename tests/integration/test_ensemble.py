@@ -13,18 +13,22 @@ import tritonclient.grpc as triton
 from tests.stack import Stack
 
 
+def ask(client: triton.InferenceServerClient, entry: str, request_id: str, **inputs: np.ndarray) -> None:
+    """Send a request on a client's open stream."""
+    tensors = []
+    for name, value in inputs.items():
+        tensor = triton.InferInput(name, list(value.shape), {"O": "BYTES", "i": "INT32", "b": "BOOL"}[value.dtype.kind])
+        tensor.set_data_from_numpy(value)
+        tensors.append(tensor)
+    client.async_stream_infer(entry, tensors, request_id=request_id, enable_empty_final_response=True)
+
+
 def infer(stack: Stack, stream: bool, model: str = "tiny-llama", **inputs: Any) -> Iterator[triton.InferResult]:
     """The responses of one request to an entry of Triton."""
     answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
     with triton.InferenceServerClient(stack.grpc) as client:
         client.start_stream(lambda result, error: answers.put((result, error)))
-        tensors = []
-        for name, value in (inputs | {"stream": np.array([stream])}).items():
-            kind = {"O": "BYTES", "i": "INT32", "b": "BOOL"}[value.dtype.kind]
-            tensor = triton.InferInput(name, list(value.shape), kind)
-            tensor.set_data_from_numpy(value)
-            tensors.append(tensor)
-        client.async_stream_infer(model, tensors, enable_empty_final_response=True)
+        ask(client, model, "", **inputs, stream=np.array([stream]))
         while True:
             result, error = answers.get(timeout=60)
             if error is not None:
@@ -71,16 +75,6 @@ def test_the_engine_is_as_strict_as_the_api(stack: Stack, fields: dict[str, Any]
     with pytest.raises(Exception, match="(?i)" + next(iter(fields))[:5]):
         list(infer(stack, False, text_input=text("x"), sampling=sampling(**fields)))
     assert list(infer(stack, False, text_input=text("x"), sampling=sampling(max_tokens=1)))
-
-
-def ask(client: triton.InferenceServerClient, entry: str, request_id: str, **inputs: np.ndarray) -> None:
-    """Send a request on a client's open stream."""
-    tensors = []
-    for name, value in inputs.items():
-        tensor = triton.InferInput(name, list(value.shape), {"O": "BYTES", "i": "INT32", "b": "BOOL"}[value.dtype.kind])
-        tensor.set_data_from_numpy(value)
-        tensors.append(tensor)
-    client.async_stream_infer(entry, tensors, request_id=request_id, enable_empty_final_response=True)
 
 
 @pytest.mark.parametrize("entry", ["tiny-llama_engine", "tiny-llama"])

@@ -92,9 +92,9 @@ def soak(stack: Stack, seconds: float) -> list[str]:
 def cries(log: Path) -> list[str]:
     """What a Triton that died said of it: the folder of its log goes away with the soak."""
     lines = log.read_text(errors="replace").splitlines()
-    return [line[:200] for at, line in enumerate(lines)
-            if "ASSERTION FAILED" in line or any(line.startswith("Signal (") and "(15)" not in line
-                                                 for line in lines[max(at - 12, 0) : at + 1])]
+    starts = [at for at, line in enumerate(lines) if "ASSERTION FAILED" in line
+              or (line.startswith("Signal (") and "(15)" not in line)]
+    return [line[:200] for line in lines[starts[0] : starts[0] + 24]] if starts else []
 
 
 def come_and_go(stack: Stack, over: threading.Event) -> None:
