@@ -145,23 +145,44 @@ def until(condition: Callable[[], object], patience: float = PATIENCE) -> None:
         time.sleep(0.05)
 
 
+@dataclass(frozen=True)
+class Ended:
+    """How a stream ended: "whole", or with which code; and the tokens that came of it. Whether it was to capture."""
+
+    how: str
+    tokens: int
+    captures: bool
+
+
 def streams(person: Person, when_all_run: Callable[[], object], tokens: int = 1500) -> Counter[str]:
     """How STREAMS streams end, to which something happens once all have begun."""
+    return Counter(one.how for one in run_streams(person, when_all_run, tokens))
+
+
+def run_streams(person: Person, when_all_run: Callable[[], object], tokens: int, capturing: int = 0) -> list[Ended]:
+    """The same, stream by stream. So many of them ask for Activations."""
     all_run = threading.Barrier(STREAMS + 1, timeout=120)
 
-    def stream(_: int) -> str:
-        with person.client.stream("POST", PATH, json=body(max_tokens=tokens, stream=True)) as answer:
+    def stream(number: int) -> Ended:
+        captures = number < capturing
+        asked = body(max_tokens=tokens, stream=True, return_token_ids=True,
+                     **({"activations": {"layers": [1, 2]}} if captures else {}))
+        with person.client.stream("POST", PATH, json=asked) as answer:
             if answer.status_code != 200:
-                return f"{answer.status_code} {answer.read().decode()}"
-            lines = (line for line in answer.iter_lines() if line)
-            last = next(lines)
+                return Ended(f"{answer.status_code} {answer.read().decode()}", 0, captures)
+            lines = (line for line in answer.iter_lines() if line.startswith("data: "))
+            came, event = 0, next(lines)
             all_run.wait()
-            for line in lines:
-                last = line
-        return "whole" if last == "data: [DONE]" else json.loads(last[6:])["error"]["code"]
+            while event != "data: [DONE]":
+                told = json.loads(event[6:])
+                if "error" in told:
+                    return Ended(told["error"]["code"], came, captures)
+                came += sum(len(choice["token_ids"]) for choice in told["choices"])
+                event = next(lines)
+        return Ended("whole", came, captures)
 
     with ThreadPoolExecutor(STREAMS) as pool:
         running = [pool.submit(stream, number) for number in range(STREAMS)]
         all_run.wait()
         when_all_run()
-        return Counter(one.result() for one in running)
+        return [one.result() for one in running]

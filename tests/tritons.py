@@ -13,6 +13,7 @@ import grpc
 import psutil
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from backends.llama_vllm import slab_folder
 from deploy.local import triton as launcher
 from deploy.local.process import die_with_parent
 from deploy.local.settings import Settings
@@ -67,6 +68,19 @@ class Triton:
                 if process.environ().get("STRATA_HOME") == str(self.home):
                     found.add(process)
         return [process for process in found if lives(process)]
+
+    def orphans(self) -> list[psutil.Process]:
+        """Those of its processes that outlive who started them."""
+        children = psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
+        return [process for process in self.family() if process not in children and process.pid != self.process.pid]
+
+    def slabs(self) -> set[Path]:
+        """The folders in shared memory that its engines hold."""
+        found = set()
+        for process in self.family():
+            with suppress(OSError):
+                found.update(file.readlink() for file in Path(f"/proc/{process.pid}/fd").iterdir())
+        return {file for file in found if file.parent == slab_folder.ROOT and file.name.startswith(slab_folder.PREFIX)}
 
     def kill(self) -> None:
         """End it at once, as a machine that dies."""
