@@ -15,12 +15,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from deploy.local import checkpoints as checkpoints_
 from model_repository import catalog
@@ -116,6 +118,15 @@ class Bench:
         stated = model.engine() | {"activation_pool_mb": self.pool_mb, "engine_args": arguments}
         self.engine = Engine(EngineSettings(**stated), self.figures)
         self._reference = Reference.of(folder / model.checkpoint)
+        # Python's own documentation, since after ids at random real weights make numbers that float32 hardly holds:
+        # Transformers itself is then further from its float64 than an engine may be from it.
+        tokenizer = AutoTokenizer.from_pretrained(folder / model.checkpoint)
+        self._english: list[int] = tokenizer("\n".join(topics.values())[:200_000], add_special_tokens=False).input_ids
+
+    def prompt(self, tokens: int, seed: int) -> list[int]:
+        """So much of an English text, from somewhere in it."""
+        start = int(np.random.default_rng(seed).integers(len(self._english) - tokens))
+        return self._english[start : start + tokens]
 
     def start(
         self, prompt: Sequence[int], layers: list[str] | None = None, positions: list[str] | None = None,
@@ -150,11 +161,6 @@ class Bench:
     def slabs(self) -> list[Path]:
         """The slabs that are there now."""
         return list(self.engine._slabs.path.iterdir())
-
-
-def prompt(tokens: int, seed: int) -> list[int]:
-    """Ids that every model here has."""
-    return np.random.default_rng(seed).integers(100, 49_000, tokens).tolist()
 
 
 def rounding(exact: torch.Tensor) -> torch.Tensor:
@@ -201,25 +207,25 @@ def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def test_one_request_at_every_layer(bench: Bench) -> None:
-    call = bench.ask(prompt(50, 0), bench.layers, max_tokens=12, ignore_eos=True)
+    call = bench.ask(bench.prompt(50, 0), bench.layers, max_tokens=12, ignore_eos=True)
     assert len(call.positions()) == 50 + 12 - 1
     bench.check(call)
 
 
 def test_a_prompt_of_several_chunks(bench: Bench) -> None:
-    bench.check(bench.ask(prompt(3 * CHUNK + 17, 1), bench.layers, max_tokens=3, ignore_eos=True))
+    bench.check(bench.ask(bench.prompt(3 * CHUNK + 17, 1), bench.layers, max_tokens=3, ignore_eos=True))
 
 
 def test_a_large_answer_comes_in_parts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backends.llama_vllm.recording.PART_BYTES", 42 * bench.row_bytes)
-    call = bench.ask(prompt(100, 19), bench.layers, max_tokens=3, ignore_eos=True)
+    call = bench.ask(bench.prompt(100, 19), bench.layers, max_tokens=3, ignore_eos=True)
     bench.check(call)
     assert [len(message.get("activation_rows", ())) for message in call.messages] == [42, 42, 18]
     assert ["finish_reason" in message for message in call.messages] == [False, False, True]
 
 
 def test_selectors_are_slices_of_all(bench: Bench) -> None:
-    ids, p, m = prompt(40, 2), 40, 9
+    ids, p, m = bench.prompt(40, 2), 40, 9
     whole = bench.ask(ids, bench.layers, max_tokens=m, ignore_eos=True).activations()
     for positions, expected in [
         (["all"], range(p + m - 1)), (["prompt"], range(p)), (["generated"], range(p, p + m - 1)),
@@ -232,13 +238,13 @@ def test_selectors_are_slices_of_all(bench: Bench) -> None:
 
 
 def test_layers_come_in_the_order_asked(bench: Bench) -> None:
-    call = bench.ask(prompt(20, 3), ["final_norm", "3", "embedding", "0"], ["7", "-1"], max_tokens=2)
+    call = bench.ask(bench.prompt(20, 3), ["final_norm", "3", "embedding", "0"], ["7", "-1"], max_tokens=2)
     bench.check(call, positions=[7, 19])
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_smaller_data_types_are_the_same_numbers_rounded(bench: Bench, dtype: str) -> None:
-    ids = prompt(30, 4)
+    ids = bench.prompt(30, 4)
     exact = bench.ask(ids, bench.layers, max_tokens=4, ignore_eos=True).activations()
     rounded = bench.ask(ids, bench.layers, dtype=dtype, max_tokens=4, ignore_eos=True).activations()
     assert rounded.dtype == getattr(torch, dtype)
@@ -251,7 +257,7 @@ def test_sixteen_at_once_beside_plain_ones(bench: Bench) -> None:
     calls, plain = [], []
     for number in range(16):
         layers = [str(layer) for layer in random.permutation(bench.layers)[: random.integers(1, 7)]]
-        ids = prompt(int(random.integers(1, 90)), 100 + number)
+        ids = bench.prompt(int(random.integers(1, 90)), 100 + number)
         positions = [None, ["prompt"], ["generated"], ["last"], ["-1"]][number % 5]
         calls.append((bench.start(ids, layers, positions, max_tokens=10, ignore_eos=True), len(ids), positions))
         plain.append(bench.start(ids, max_tokens=10, ignore_eos=True))
@@ -263,14 +269,14 @@ def test_sixteen_at_once_beside_plain_ones(bench: Bench) -> None:
 
 
 def test_a_hit_in_the_prefix_cache_hides_nothing(bench: Bench) -> None:
-    ids = prompt(200, 6)
+    ids = bench.prompt(200, 6)
     bench.ask(ids, max_tokens=1)
     for positions, wanted in [(None, None), (["0", "-1"], [0, 199]), (["-1"], [199]), (["last"], [202])]:
         bench.check(bench.ask(ids, bench.layers, positions, max_tokens=4, ignore_eos=True), positions=wanted)
 
 
 def test_every_choice_of_a_sampled_request(bench: Bench) -> None:
-    call = bench.ask(prompt(35, 7), bench.layers, n=4, temperature=1, max_tokens=15, seed=3)
+    call = bench.ask(bench.prompt(35, 7), bench.layers, n=4, temperature=1, max_tokens=15, seed=3)
     for index in range(4):
         bench.check(call, index)
     assert len({tuple(call.tokens(index)) for index in range(4)}) == 4
@@ -279,17 +285,18 @@ def test_every_choice_of_a_sampled_request(bench: Bench) -> None:
 def test_requests_that_are_set_back_and_run_again(bench: Bench) -> None:
     before = bench.figures.later("strata_preemptions_total")
     # Each begins with 6 blocks and ends with 9, of which 80 are there for 12.
-    calls = [bench.start(prompt(180, 200 + number), bench.layers[number % 3 :: 3], max_tokens=100, ignore_eos=True)
-             for number in range(12)]
+    calls = [
+        bench.start(bench.prompt(180, 200 + number), bench.layers[number % 3 :: 3], max_tokens=100, ignore_eos=True)
+        for number in range(12)]
     for call in calls:
         bench.check(call.wait())
     assert bench.figures.later("strata_preemptions_total") > before
 
 
 def test_a_neighbour_that_leaves(bench: Bench) -> None:
-    leaving = [bench.start(prompt(100, 300 + number), bench.layers, max_tokens=400, ignore_eos=True, stream=True)
+    leaving = [bench.start(bench.prompt(100, 300 + number), bench.layers, max_tokens=400, ignore_eos=True, stream=True)
                for number in range(2)]
-    staying = bench.start(prompt(90, 302), bench.layers, max_tokens=150, ignore_eos=True)
+    staying = bench.start(bench.prompt(90, 302), bench.layers, max_tokens=150, ignore_eos=True)
     time.sleep(0.3)
     for call in leaving:
         call.gone = True
@@ -298,7 +305,7 @@ def test_a_neighbour_that_leaves(bench: Bench) -> None:
 
 
 def test_capturing_changes_no_token_and_no_probability(bench: Bench) -> None:
-    ids = [prompt(60 + 7 * number, 400 + number) for number in range(6)]
+    ids = [bench.prompt(60 + 7 * number, 400 + number) for number in range(6)]
     fields = {"max_tokens": 20, "temperature": 0.8, "seed": 11, "logprobs": 5, "ignore_eos": True}
     without = [bench.start(each, **fields) for each in ids]
     for call in without:
@@ -310,7 +317,7 @@ def test_capturing_changes_no_token_and_no_probability(bench: Bench) -> None:
 
 
 def test_the_end_by_a_stop_string_or_by_a_token(bench: Bench) -> None:
-    ids, fields = prompt(25, 8), {"max_tokens": 40, "temperature": 1, "seed": 8, "ignore_eos": True}
+    ids, fields = bench.prompt(25, 8), {"max_tokens": 40, "temperature": 1, "seed": 8, "ignore_eos": True}
     free = bench.ask(ids, **fields).tokens()
     texts = [bench.engine._table.bytes[token].decode(errors="replace") for token in free]
     # The stop string is the end of a token, so that it cuts the text inside of it.
@@ -331,7 +338,7 @@ def test_the_end_by_a_stop_string_or_by_a_token(bench: Bench) -> None:
 
 
 def test_a_single_token(bench: Bench) -> None:
-    ids = prompt(15, 9)
+    ids = bench.prompt(15, 9)
     bench.check(bench.ask(ids, bench.layers, max_tokens=1))
     none = bench.ask(ids, bench.layers, ["generated"], max_tokens=1)
     assert none.activations().shape == (len(bench.layers), 0, bench.hidden_size)
@@ -341,14 +348,14 @@ def test_a_single_token(bench: Bench) -> None:
 
 
 def test_streams_have_them_in_the_last_response(bench: Bench) -> None:
-    call = bench.ask(prompt(20, 10), ["1"], max_tokens=8, stream=True, ignore_eos=True)
+    call = bench.ask(bench.prompt(20, 10), ["1"], max_tokens=8, stream=True, ignore_eos=True)
     bench.check(call)
     assert [("activations" in m, "finish_reason" in m) for m in call.messages][-1] == (True, True)
     assert sum("activations" in message for message in call.messages) == 1
 
 
 def test_a_listed_position_that_never_ran_fails_the_request(bench: Bench) -> None:
-    ids, fields = prompt(25, 8), {"max_tokens": 40, "temperature": 1, "seed": 8, "ignore_eos": True}
+    ids, fields = bench.prompt(25, 8), {"max_tokens": 40, "temperature": 1, "seed": 8, "ignore_eos": True}
     tokens = bench.ask(ids, **fields).tokens()
     stop = tokens[5]
     end = 25 + tokens.index(stop) - 1
@@ -360,9 +367,9 @@ def test_a_listed_position_that_never_ran_fails_the_request(bench: Bench) -> Non
 @pytest.mark.parametrize(("position", "says"), [
     (BREAKS_GATHERING, "gathering broke"), (BREAKS_STORING, "storing broke")])
 def test_a_capture_that_breaks_fails_its_own_request_alone(bench: Bench, position: int, says: str) -> None:
-    neighbour = bench.start(prompt(1700, 11), ["2"], ["prompt"], max_tokens=130, ignore_eos=True)
-    broken = bench.start(prompt(1830, 12), ["1"], [str(position)], max_tokens=2)
-    plain = bench.start(prompt(30, 13), max_tokens=30, ignore_eos=True)
+    neighbour = bench.start(bench.prompt(1700, 11), ["2"], ["prompt"], max_tokens=130, ignore_eos=True)
+    broken = bench.start(bench.prompt(1830, 12), ["1"], [str(position)], max_tokens=2)
+    plain = bench.start(bench.prompt(30, 13), max_tokens=30, ignore_eos=True)
     assert broken.wait().failure is not None
     assert broken.failure[0] == "INTERNAL"
     assert says in broken.failure[1]
@@ -372,9 +379,9 @@ def test_a_capture_that_breaks_fails_its_own_request_alone(bench: Bench, positio
 
 def test_requests_wait_for_shared_memory_in_order(bench: Bench) -> None:
     # Each takes more than half of the pool, and seconds, and stays below the positions that break.
-    ids = prompt(1200, 14)
+    ids = bench.prompt(1200, 14)
     calls = [bench.start(ids, bench.layers, max_tokens=500, ignore_eos=True) for _ in range(3)]
-    plain = bench.start(prompt(10, 15), max_tokens=2)
+    plain = bench.start(bench.prompt(10, 15), max_tokens=2)
     assert plain.wait().failure is None
     assert bench.figures.later("strata_activation_requests_waiting") >= 1
     assert 1600 * bench.row_bytes < bench.figures.values["strata_activation_bytes"] <= bench.pool_mb * 2**20
@@ -391,9 +398,9 @@ def test_shared_memory_that_somebody_else_fills_is_a_clear_error(bench: Bench, m
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "posix_fallocate", full)
-        call = bench.ask(prompt(10, 16), bench.layers, max_tokens=2)
+        call = bench.ask(bench.prompt(10, 16), bench.layers, max_tokens=2)
     assert call.failure == ("UNAVAILABLE", "there is no shared memory for the activations: No space left on device")
-    bench.check(bench.ask(prompt(10, 16), bench.layers, max_tokens=2))
+    bench.check(bench.ask(bench.prompt(10, 16), bench.layers, max_tokens=2))
     assert bench.figures.later("strata_activation_bytes") == 0
 
 
@@ -403,7 +410,7 @@ def of_triton(process: psutil.Process) -> bool:
 
 
 def test_an_engine_that_is_killed_fails_what_runs_and_what_waits(bench: Bench) -> None:
-    ids = prompt(1800, 17)
+    ids = bench.prompt(1800, 17)
     calls = [bench.start(ids, bench.layers, max_tokens=200, ignore_eos=True) for _ in range(2)]
     time.sleep(0.5)
     (core,) = [process for process in psutil.Process().children(recursive=True)  # its only worker lives in it
@@ -414,7 +421,7 @@ def test_an_engine_that_is_killed_fails_what_runs_and_what_waits(bench: Bench) -
         assert call.failure[0] == "UNAVAILABLE"
     deadline = time.monotonic() + 240
     while True:
-        call = bench.ask(prompt(20, 18), bench.layers, max_tokens=3, ignore_eos=True)
+        call = bench.ask(bench.prompt(20, 18), bench.layers, max_tokens=3, ignore_eos=True)
         if call.failure is None:
             break
         assert call.failure[0] == "UNAVAILABLE"
@@ -427,7 +434,7 @@ def test_an_engine_that_is_killed_fails_what_runs_and_what_waits(bench: Bench) -
 @pytest.mark.slow
 def test_a_model_spread_over_two_workers(checkpoint: Path) -> None:
     spread = Bench(MODELS["tiny-llama"], checkpoint, tensor_parallel_size=2)
-    calls = [spread.start(prompt(40 * number + 30, 500 + number), spread.layers, max_tokens=6, ignore_eos=True)
+    calls = [spread.start(spread.prompt(40 * number + 30, 500 + number), spread.layers, max_tokens=6, ignore_eos=True)
              for number in range(8)]
     for call in calls:
         spread.check(call.wait())
