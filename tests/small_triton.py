@@ -32,6 +32,9 @@ def strings(content: bytes) -> list[str]:
 class SmallTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
     """Serves the tokenizers of some models from the start, and their engines once they are loaded."""
 
+    #: The token that a request that is cancelled had generated and not sent.
+    UNSENT = 98
+
     def __init__(self, models: list[str], port: int = 0, **changes: Any) -> None:
         """`changes` are made to the models' cards."""
         cards = catalog.load()
@@ -166,16 +169,19 @@ class SmallTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
             if not context.is_active():
                 return
             if request.id in self.cancelled:
+                yield self._answer(request, self.UNSENT)
                 yield messages.ModelStreamInferResponse(error_message="CANCELLED: the caller cancelled it")
                 return
-            last = number == tokens - 1
-            answer = messages.ModelInferResponse(model_name=request.model_name, id=request.id)
-            answer.parameters["triton_final_response"].bool_param = last
-            for name, datatype, content in (
-                ("index", "INT32", np.zeros(1, np.int32).tobytes()), ("text", "BYTES", b"\x01\0\0\0a"),
-                ("token_ids", "INT32", np.array([97], np.int32).tobytes()),
-                *((("finish_reason", "BYTES", b"\x06\0\0\0length"),) if last else ()),
-            ):
-                answer.outputs.add(name=name, datatype=datatype, shape=[1])
-                answer.raw_output_contents.append(content)
-            yield messages.ModelStreamInferResponse(infer_response=answer)
+            yield self._answer(request, 97, last=number == tokens - 1)
+
+    def _answer(self, request: Any, token: int, last: bool = False) -> Any:
+        answer = messages.ModelInferResponse(model_name=request.model_name, id=request.id)
+        answer.parameters["triton_final_response"].bool_param = last
+        for name, datatype, content in (
+            ("index", "INT32", np.zeros(1, np.int32).tobytes()), ("text", "BYTES", b"\x01\0\0\0a"),
+            ("token_ids", "INT32", np.array([token], np.int32).tobytes()),
+            *((("finish_reason", "BYTES", b"\x06\0\0\0length"),) if last else ()),
+        ):
+            answer.outputs.add(name=name, datatype=datatype, shape=[1])
+            answer.raw_output_contents.append(content)
+        return messages.ModelStreamInferResponse(infer_response=answer)

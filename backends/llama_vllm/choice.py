@@ -114,14 +114,31 @@ class ChoiceState(RequestState):
 
 
 def engine_request(engine: AsyncLLM, request_id: str, prompt_ids: list[int], params: SamplingParams) -> Any:
-    """The engine's request for one choice. Raises vLLM's validation errors (ValueError), and those of `check_room`."""
+    """The engine's request for one choice. Raises vLLM's validation errors (ValueError), and those of the checks below.
+    """
     request = engine.input_processor.process_inputs(
         request_id, tokens_input(prompt_ids), params, supported_tasks=("generate",), arrival_time=time.time()
     )
+    check_choice(request.sampling_params)
     if engine.vllm_config.use_v2_model_runner:
         check_room(request.sampling_params)
     engine.input_processor.assign_request_id(request)
     return request
+
+
+def check_choice(params: SamplingParams) -> None:
+    """Raises ValueError where every allowed token may be forbidden: vLLM would choose token 0, allowed or not.
+
+    min_tokens forbids the stop tokens, and a bad word its last token after the others. params: after vLLM's input
+    processor.
+    """
+    if params.allowed_token_ids is None:
+        return
+    forbidden = {word[-1] for word in params.bad_words_token_ids or ()}
+    if params.min_tokens:
+        forbidden |= params.all_stop_token_ids
+    if forbidden.issuperset(params.allowed_token_ids):
+        raise ValueError("allowed_token_ids must hold a token that neither bad_words nor min_tokens can forbid")
 
 
 def check_room(params: SamplingParams) -> None:

@@ -93,6 +93,7 @@ class Delivery:
         self._later: asyncio.TimerHandle | None = None
         self._sending = False
         self._failure: tuple[Failure, str] | None = None
+        self._cancelled = False
         self.closed = False
 
     def changed(self) -> None:
@@ -106,6 +107,13 @@ class Delivery:
             # Not right away: the other choices of this engine step come first.
             self._soon = True
             self._loop.call_soon(self._deliver)
+
+    def cancel(self) -> None:
+        """Ends the request because its caller wants that, who is told the tokens that were generated and not sent by
+        then: they are to be paid.
+        """
+        self._cancelled = not self.closed
+        self.fail(Failure.CANCELLED, "the caller cancelled it")
 
     def fail(self, failure: Failure, message: str) -> None:
         """Ends the request with an error, unless it has ended already."""
@@ -241,9 +249,20 @@ class Delivery:
     def _close(self) -> None:
         try:
             if self._failure is not None:
-                self.caller.fail(*self._failure)
+                try:
+                    if self._cancelled:
+                        self._tell_tokens()
+                finally:
+                    self.caller.fail(*self._failure)
         finally:
             self._on_closed(self)
+
+    def _tell_tokens(self) -> None:
+        for choice in self.choices:
+            if choice.request_index not in self._reported:
+                news = News(token_ids=choice.completion.take(finished=False).token_ids)
+                for message in choice_messages(choice.request_index, news, (), None, None):
+                    self.caller.send(message, final=False)
 
 
 def _answers(ending: Ending) -> bool:

@@ -209,7 +209,7 @@ class Engine:
     def _cancel(self, names: Collection[str], done: Callable[[], None]) -> None:
         for delivery in list(self._live):
             if delivery.caller.name in names:
-                delivery.fail(Failure.CANCELLED, "the caller cancelled it")
+                delivery.cancel()
         done()
 
     def _pace(self) -> float:

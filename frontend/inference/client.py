@@ -188,11 +188,12 @@ class Inference:
         """Run prompts where a model is Warm, all on one gRPC stream, and yield what the engine says as it comes.
 
         `on_start` gets a function that stops the engine, for another thread to call. Closing the iterator stops it too,
-        and returns once it has stopped. Raises the ApiError that fits a failure, or Cancelled.
+        and returns once it has stopped. Raises the ApiError that fits a failure, or Cancelled: after events with the
+        tokens that were generated until then, which are to be paid.
 
         Triton 2.51 can crash when a stream is cancelled that is about to end by itself (later ones should not: pull
         requests 7840 and 8078 of triton-inference-server/server). So the engine is asked to end the requests, and what
-        their stream still brings is thrown away; it is cancelled only if it does not end even so.
+        their stream is read to its end; it is cancelled only if it does not end even so.
         """
         requests = [engine_request(model + ENGINE, f"{request_id}/{n}", g) for n, g in enumerate(generations)]
         endpoint = self.endpoints.at(address)
@@ -214,13 +215,13 @@ class Inference:
             while running:
                 message = next(call, None)
                 stream.heard()
-                if reasons:
-                    raise reasons[0]
                 if message is None:
-                    raise self._failed(stream_error("the stream ended early", model, started=True), model, address)
+                    break
                 if message.error:
                     running -= 1
-                    raise self._failed(stream_error(message.error, model, started), model, address)
+                    if not reasons:
+                        raise self._failed(stream_error(message.error, model, started), model, address)
+                    continue  # one that was to end
                 response = message.response
                 final = response.parameters["triton_final_response"].bool_param
                 event = None
@@ -235,6 +236,10 @@ class Inference:
                     del event
                 if final:
                     running -= 1
+            if reasons:
+                raise reasons[0]
+            if running:
+                raise self._failed(stream_error("the stream ended early", model, started=True), model, address)
         except grpc.RpcError as error:
             if stream.broken:
                 raise self._failed(broke_off(model), model, address) from None

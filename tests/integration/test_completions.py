@@ -142,6 +142,17 @@ def test_bad_words_do_not_appear(http: httpx.Client) -> None:
     assert "Paris" not in bad
 
 
+@pytest.mark.parametrize("fields", [
+    {"allowed_token_ids": [2], "bad_words": ["#"]}, {"allowed_token_ids": [128001], "min_tokens": 3},
+    {"allowed_token_ids": [65, 66], "stop_token_ids": [66, 65], "min_tokens": 1},
+], ids=str)
+def test_allowed_tokens_that_something_else_forbids_are_refused(http: httpx.Client, fields: dict[str, Any]) -> None:
+    """The engine would choose token 0, which nobody allowed."""
+    answer = http.post("/v1/completions", json={"model": "tiny-llama", "prompt": "x", "max_tokens": 4, **fields})
+    assert answer.status_code == 400
+    assert "allowed_token_ids must hold a token that neither bad_words nor min_tokens" in answer.text
+
+
 @pytest.mark.parametrize("words", [["\n"], [" "], ["x", "\t \n"]])
 def test_bad_words_that_are_only_space_are_refused_at_once(http: httpx.Client, words: list[str]) -> None:
     """vLLM strips a bad word in front, so nothing of these is left; its refusal once left the request unanswered."""

@@ -24,7 +24,7 @@ from frontend.budgets.usage import change_limits, export_usage, write_csv
 from frontend.db.token_records import Balance
 from frontend.limits.slots import Concurrency, Slots
 from frontend.spend.limits import EVERYTHING, set_spend_limit
-from tests.engine import wait_until_idle
+from tests.engine import metric, wait_until_idle
 from tests.integration.test_failures import STUB, find
 from tests.paid import PATH, Paid, Person, body, until
 from tests.postgres import Postgres
@@ -216,6 +216,26 @@ def test_who_leaves_in_mid_stream_pays_for_what_was_produced(paid: Paid, stack: 
     (record,) = export_usage(paid.database, person.account.id)
     assert (record.status, record.settled_by, record.charged) == (499, "request", charged)
     wait_until_idle(stack, "tiny-llama")
+
+
+@pytest.mark.parametrize(("prompts", "n"), [(1, 1), (1, 3), (2, 1)])
+def test_who_leaves_before_a_whole_answer_pays_for_what_was_produced_too(
+    paid: Paid, stack: Stack, prompts: int, n: int
+) -> None:
+    person, choices = paid.person(100_000), prompts * n
+    wait_until_idle(stack, "tiny-llama")
+    before = metric(stack, "strata_generation_tokens_total", "tiny-llama")
+    asked = body(prompt=["The sky is"] * prompts, n=n, temperature=1, max_tokens=1900)
+    with pytest.raises(httpx.ReadTimeout):
+        person.client.post(PATH, json=asked, timeout=1.5)
+    charged = paid.settled(person).charged
+    wait_until_idle(stack, "tiny-llama")
+    generated = metric(stack, "strata_generation_tokens_total", "tiny-llama") - before
+    (record,) = export_usage(paid.database, person.account.id)
+    assert (record.status, record.prompt_tokens) == (499, prompts * PROMPT)
+    assert charged == record.prompt_tokens + record.completion_tokens
+    # Some steps may have run while the request was being ended.
+    assert 0 < generated - 10 * choices <= record.completion_tokens <= generated < 1900 * choices
 
 
 def test_who_leaves_before_the_first_token_pays_nothing_and_frees_everything(paid: Paid, stack: Stack) -> None:

@@ -13,7 +13,7 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from backends.llama_vllm.activations import ActivationRequest
-from backends.llama_vllm.choice import check_room, engine_request, vllm_params
+from backends.llama_vllm.choice import check_choice, check_room, engine_request, vllm_params
 from backends.llama_vllm.positions import Kind, Selection
 from backends.llama_vllm.recording import Recording
 from backends.llama_vllm.sampling import Sampling
@@ -82,6 +82,28 @@ def test_what_a_gpu_has_no_room_for_is_refused_and_does_not_end_the_engine(
     if exceeds is not None:
         with pytest.raises(ValueError, match=f"{next(iter(exceeds))} takes up to"):
             check_room(SamplingParams(**exceeds))
+
+
+@pytest.mark.parametrize(("fields", "bad_words"), [
+    ({"min_tokens": 1, "stop_token_ids": [2, 3]}, []),
+    ({}, [[2], [3]]),
+    ({}, [[5, 2], [2, 3]]),
+    ({"min_tokens": 1, "stop_token_ids": [2]}, [[3]]),
+])  # fmt: skip
+def test_allowed_tokens_that_may_all_be_forbidden_are_refused(
+    fields: dict[str, Any], bad_words: list[list[int]]
+) -> None:
+    """vLLM chose token 0."""
+
+    def params(*allowed: int) -> SamplingParams:
+        made = SamplingParams(allowed_token_ids=[*allowed], **fields)
+        made._bad_words_token_ids = bad_words
+        return made
+
+    for allowed in ((2,), (3, 2)):
+        with pytest.raises(ValueError, match="allowed_token_ids must hold a token that neither bad_words nor"):
+            check_choice(params(*allowed))
+    check_choice(params(3, 2, 4))
 
 
 def test_only_an_engine_with_the_runner_for_gpus_has_these_bounds() -> None:

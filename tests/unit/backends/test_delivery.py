@@ -311,6 +311,25 @@ class TestFailures:
 
         run(test)
 
+    @pytest.mark.parametrize("stream", [True, False])
+    def test_tell_who_cancels_the_tokens_that_were_not_sent(self, byte_table: TokenTable, stream: bool) -> None:
+        async def test() -> None:
+            bench = Bench(byte_table, Sampling(max_tokens=9, n=3, temperature=1), stream=stream, pace=60)
+            bench.step(b"ab")
+            bench.step(b"c", 1, finish_reason=FinishReason.STOP)
+            await bench.settle()
+            sent = len(bench.caller.responses)
+            assert sent == 2 if stream else 1
+            bench.step(b"de")
+            bench.delivery.cancel()
+            unsent = {"index": 0, "token_ids": [*b"de"] if stream else [*b"abde"]}
+            assert bench.caller.responses[sent:] == [unsent]
+            assert bench.caller.failure == (Failure.CANCELLED, "the caller cancelled it")
+            bench.delivery.cancel()
+            assert bench.caller.finals == 1
+
+        run(test)
+
     def test_while_a_large_answer_is_sent_end_it(self, byte_table: TokenTable, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("backends.llama_vllm.delivery.LARGE_BYTES", 0)
 

@@ -82,9 +82,10 @@ def test_closing_the_iterator_has_the_engine_end_it(server: SmallTriton) -> None
 def test_another_thread_has_the_engine_end_it(server: SmallTriton) -> None:
     left = Left(server)
     threading.Timer(0.2, left.cancel).start()
+    told: list[int] = []
     with pytest.raises(Cancelled):
-        for _ in left.events:
-            pass
+        told.extend(token for event in left.events for token in event.token_ids)
+    assert told.count(server.UNSENT) == 2  # for each of the prompts, what had been generated
     assert left.code() is grpc.StatusCode.OK
     left.cancel()
     assert len(left.calls) == 2  # its own, and the one that asked: once
