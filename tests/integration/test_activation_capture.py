@@ -30,6 +30,9 @@ from tests.integration.faulty_worker import BREAKS_GATHERING, BREAKS_STORING
 from tests.reference import LAYER_ERROR, Reference
 
 MODELS = catalog.load()
+#: How many times `tests.reference`'s error is allowed. On English, float32 in Transformers is up to 0.8 of it away from
+#: float64 in smollm2-135m, and vLLM's, whose sums have another order, about twice as far.
+TIMES = {"tiny-llama": 1.0, "smollm2-135m": 3.0}
 #: Tokens of a prefill chunk; blocks of the KV cache; tokens whose every Layer fits the pool of slabs.
 CHUNK, BLOCKS, POOL = 256, 80, 2731
 
@@ -117,7 +120,7 @@ class Bench:
         self.figures = Figures()
         stated = model.engine() | {"activation_pool_mb": self.pool_mb, "engine_args": arguments}
         self.engine = Engine(EngineSettings(**stated), self.figures)
-        self._reference = Reference.of(folder / model.checkpoint)
+        self._reference, self._times = Reference.of(folder / model.checkpoint), TIMES[model.id]
         # Python's own documentation, since after ids at random real weights make numbers that float32 hardly holds:
         # Transformers itself is then further from its float64 than an engine may be from it.
         tokenizer = AutoTokenizer.from_pretrained(folder / model.checkpoint)
@@ -156,7 +159,7 @@ class Bench:
         assert found.shape == (len(call.layers), len(expected), self.hidden_size)
         right = {str(layer): rows for layer, rows in self._reference.run(ids).items()}
         for layer, got in zip(call.layers, found, strict=True):
-            right[layer].check(got, expected)
+            right[layer].check(got, expected, self._times)
 
     def slabs(self) -> list[Path]:
         """The slabs that are there now."""
