@@ -112,8 +112,9 @@ class Delivery:
         """Ends the request because its caller wants that, who is told the tokens that were generated and not sent by
         then: they are to be paid.
         """
-        self._cancelled = not self.closed
-        self.fail(Failure.CANCELLED, "the caller cancelled it")
+        if not self.closed:
+            self._cancelled = True
+            self.fail(Failure.CANCELLED, "the caller cancelled it")
 
     def fail(self, failure: Failure, message: str) -> None:
         """Ends the request with an error, unless it has ended already."""

@@ -343,6 +343,24 @@ class TestFailures:
 
         run(test)
 
+    def test_told_twice_while_a_large_answer_is_sent_tell_the_rest_all_the_same(
+        self, byte_table: TokenTable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("backends.llama_vllm.delivery.LARGE_BYTES", 0)
+
+        async def test() -> None:
+            bench = Bench(byte_table, Sampling(max_tokens=9), stream=True)
+            bench.step(b"a")
+            await asyncio.sleep(0)  # a thread sends it now
+            bench.step(b"bc")
+            bench.delivery.cancel()
+            bench.delivery.cancel()
+            await bench.settle(0.05)
+            assert [response["token_ids"] for response in bench.caller.responses] == [ord("a"), [*b"bc"]]
+            assert bench.caller.failure == (Failure.CANCELLED, "the caller cancelled it")
+
+        run(test)
+
 
 class TestActivations:
     """Of a prompt of 3 tokens at 2 points of a model with 4 numbers, recorded by a test that plays the worker."""
