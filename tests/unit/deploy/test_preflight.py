@@ -186,3 +186,18 @@ def test_the_command_prints_one_line_and_fails(tmp_path: Path, busy_port: int) -
         assert run.returncode == 1
         lines = [line for line in run.stderr.splitlines() if "of memory to serve" not in line]
         assert [f"port {busy_port} is in use" in line for line in lines] == [True]
+
+
+@pytest.mark.parametrize(("name", "text", "said"), [
+    ("STRATA_LOG_LEVEL", "loud", "must be one of debug, info, warning, error"),
+    ("STRATA_MAX_BODY_MB", "-1", "must be a whole number from 1 to 1024"),
+    ("STRATA_WORKERS", "two", "must be a whole number from 1 to 1000"),
+])
+def test_a_wrong_setting_of_the_frontend_ends_the_start_before_anything_runs(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    ours = {**os.environ, "STRATA_HOME": str(tmp_path / "home"), "STRATA_MODELS": "tiny-llama", name: text}
+    run = subprocess.run([sys.executable, "-m", "deploy.local"], env=ours, cwd=REPOSITORY, capture_output=True,
+                         text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (1, "", f"strata: {name} {said}\n")
+    assert not (tmp_path / "home").exists()

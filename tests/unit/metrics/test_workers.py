@@ -150,3 +150,9 @@ def test_a_metrics_address_in_use_ends_with_one_line(tmp_path: Path, frontend: F
     assert second.process.wait(60) == 1
     assert f"strata: cannot serve metrics on {taken} (Address already in use" in second.output()
     assert "Traceback" not in second.output()
+
+
+def test_a_wrong_setting_ends_with_one_line(tmp_path: Path) -> None:
+    frontend = Frontend.launch(tmp_path, workers=1, STRATA_THREADS="many")
+    assert frontend.process.wait(60) == 1
+    assert frontend.output() == "strata: STRATA_THREADS must be a whole number from 1 to 10000\n"
