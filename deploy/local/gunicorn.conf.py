@@ -1,8 +1,10 @@
 """gunicorn's settings: threads, because a request spends its time waiting for Inference; and metrics of all workers."""
+import os
 import sys
 from typing import Any
 
 from deploy.local.process import die_with_parent
+from deploy.local.settings import unknown_names
 from frontend.db import Database
 from frontend.limits.store import connect
 from frontend.metrics.figures import DatabaseFigures
@@ -33,6 +35,9 @@ control_socket_disable = True
 
 def on_starting(server: Any) -> None:
     """Take the folder and the address of the metrics, which the workers share, or end with one line that says why."""
+    # Only a warning, because an orchestrator may set variables of such names for a service that is called strata.
+    for problem in unknown_names(os.environ):
+        server.log.warning("strata: %s", problem)
     try:
         folder = Folder(settings.home / "metrics")
         folder.own()

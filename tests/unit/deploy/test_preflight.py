@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from deploy.local import __main__ as launcher
 from deploy.local import lock, preflight, triton
 from deploy.local.preflight import GIB, available_memory
-from deploy.local.settings import REPOSITORY, Settings, SettingsError
+from deploy.local.settings import REPOSITORY, Settings, SettingsError, unknown_names
 
 PORTS = ("STRATA_PORT", "STRATA_TRITON_GRPC_PORT", "STRATA_TRITON_METRICS_PORT", "STRATA_METRICS_PORT")
 
@@ -164,6 +165,8 @@ def test_a_second_launcher_of_a_home_says_who_is_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
+        ({"STRATA_MODLES": "tiny-llama"}, "there is no setting STRATA_MODLES: did you mean STRATA_MODELS?"),
+        ({"STRATA_GPU": "1"}, "there is no setting STRATA_GPU: docs/run-your-own.md lists them"),
         ({"STRATA_MODELS": "llama-9b"}, "names 'llama-9b', which is not in the catalog: choose from llama-8b"),
         ({"STRATA_MODELS": ","}, "STRATA_MODELS names no model"),
         ({"STRATA_PORT": "http"}, "STRATA_PORT must be a port from 1 to 65535, not 'http'"),
@@ -175,6 +178,17 @@ def test_a_setting_that_can_not_be_used(environment: dict[str, str], message: st
         Settings.read(environment)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_no_name_that_is_read_or_documented_is_unknown() -> None:
+    folders = ("frontend", "deploy", "backends", "model_repository", "tests", "docs")
+    files = [REPOSITORY / "README.md", REPOSITORY / "Makefile", REPOSITORY / ".ci" / "run",
+             *(path for folder in folders for path in (REPOSITORY / folder).rglob("*")
+               if path.suffix in (".py", ".md", ".toml", ".html", ".js") and path != Path(__file__))]
+    names = {name for file in files for name in re.findall(r"\bSTRATA_[A-Z0-9_]*[A-Z0-9]", file.read_text())}
+    names.remove("STRATA_THREDS")  # a test's misspelling
+    assert len(names) > 25
+    assert list(unknown_names(dict.fromkeys(names, ""))) == []
 
 
 def test_the_command_prints_one_line_and_fails(tmp_path: Path, busy_port: int) -> None:
