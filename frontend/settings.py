@@ -48,6 +48,7 @@ class Settings:
     requests_per_minute: int
     active_requests: int
     waiting_requests: int
+    workers: int
     threads: int
     hold_lease_seconds: float
     job_storage: str
@@ -78,6 +79,7 @@ class Settings:
             requests_per_minute=_read("STRATA_REQUESTS_PER_MINUTE", 600, _whole(1, 1_000_000)),
             active_requests=_read("STRATA_ACTIVE_REQUESTS", 16, _whole(1, 100_000)),
             waiting_requests=_read("STRATA_WAITING_REQUESTS", 64, _whole(0, 100_000)),
+            workers=_read("STRATA_WORKERS", 2, _whole(1, 1000)),
             threads=_read("STRATA_THREADS", 256, _whole(1, 10_000)),
             hold_lease_seconds=_read("STRATA_HOLD_LEASE", 30.0, _seconds),
             job_storage=_read("STRATA_JOB_STORAGE", f"file://{home / 'storage'}", _storage),

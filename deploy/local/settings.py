@@ -1,8 +1,10 @@
 """What the environment decides for the launcher, and where it keeps things. Needs nothing but Python itself."""
 from __future__ import annotations
 
+import difflib
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +13,10 @@ from model_repository.catalog import Model
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEFAULT_MODELS = "smollm2-135m"
+#: The page that names every setting; tests compare it with what is read, so that there is no other list.
+PAGE = REPOSITORY / "docs" / "run-your-own.md"
+#: What begins with STRATA_ and is no setting: the first is between an engine's own processes, the second the tests'.
+OTHERS = ("ENGINE_CAUSES", "TEST_SCALE")
 
 
 class SettingsError(Exception):
@@ -31,7 +37,9 @@ class Settings:
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Settings:
-        """Read `STRATA_*`. Raises SettingsError for the first value that is wrong."""
+        """Read `STRATA_*`. Raises SettingsError for the first name that is unknown or value that is wrong."""
+        for problem in unknown_names(environment):
+            raise SettingsError(problem)
         home = Path(environment.get("STRATA_HOME") or ".strata").expanduser().absolute()
         checkpoints = environment.get("STRATA_CHECKPOINTS")
         return cls(
@@ -76,6 +84,18 @@ class Settings:
             "STRATA_REDIS_URL": f"unix://{self.valkey_socket}",
             "STRATA_TRITON_URLS": f"127.0.0.1:{self.grpc_port}",
         }
+
+
+def unknown_names(environment: Mapping[str, str]) -> Iterator[str]:
+    """Every variable that begins with `STRATA_` and is none of ours, one line each: most likely it is misspelled."""
+    prefix = "STRATA_"
+    known = {*re.findall(rf"{prefix}([A-Z0-9_]*[A-Z0-9])", PAGE.read_text(encoding="utf-8")), *OTHERS}
+    for name in sorted(environment):
+        end = name.removeprefix(prefix)
+        if name.startswith(prefix) and end not in known:
+            near = difflib.get_close_matches(end, known, n=1)
+            hint = f"did you mean {prefix}{near[0]}?" if near else f"{PAGE.relative_to(REPOSITORY)} lists them"
+            yield f"there is no setting {name}: {hint}"
 
 
 def _models(text: str) -> tuple[Model, ...]:

@@ -21,7 +21,7 @@ from frontend.warmth.records import Records
 from model_repository import catalog
 
 _CATALOG = catalog.load()
-_model = click.argument("model", type=click.Choice(list(_CATALOG)))
+_model = click.argument("model", metavar="MODEL", type=click.Choice(list(_CATALOG)))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from marshmallow import RAISE, Schema, ValidationError, fields, missing, pre_load
 
 from frontend.errors import Problem
-from frontend.schemas.fields import MESSAGES, wrong_type
+from frontend.schemas.fields import MESSAGES, REQUIRED_NULL, wrong_type
 from frontend.schemas.json_body import printable
 
 #: A body can hold a million wrong fields; the answer lists so many of its problems and says that there are more.
@@ -23,6 +23,11 @@ class StrictSchema(Schema):
         """marshmallow's options."""
 
         unknown = RAISE
+
+    def on_bind_field(self, field_name: str, field_obj: fields.Field[Any]) -> None:
+        """Only of a field that may be left out, null says that it can be."""
+        if field_obj.required:
+            field_obj.error_messages = {**field_obj.error_messages, "null": REQUIRED_NULL}
 
     @pre_load
     def _normalize(self, data: dict[str, Any], **_: Any) -> dict[str, Any]:

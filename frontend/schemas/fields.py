@@ -27,8 +27,10 @@ _JSON_TYPES = {
 _TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 _CANONICAL_ID = re.compile(r"0|[1-9][0-9]{0,18}")
 MESSAGES: dict[str, str | list[Any] | dict[Any, Any]] = {
-    "required": "is required.", "null": "must not be null; a field that is not required can be left out.",
+    "required": "is required.", "null": "must not be null; it can be left out.",
 }
+#: What is said instead of a field that can't be left out.
+REQUIRED_NULL = "is required, and must not be null."
 
 
 def name_of_type(value: object) -> str:
@@ -48,7 +50,10 @@ class Between(validate.Range):
         try:
             return super().__call__(value)
         except ValidationError:
-            raise ValidationError(f"must be {self.words()}.") from None
+            # Nobody means the largest integer of all as a bound, so only what is beyond it is told of it.
+            is_below = self.max == MAX_INT and value <= MAX_INT
+            bounds = Between(self.min, min_inclusive=self.min_inclusive) if is_below else self
+            raise ValidationError(f"must be {bounds.words()}.") from None
 
     def words(self) -> str:
         """The bounds in words."""

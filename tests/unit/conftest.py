@@ -44,7 +44,7 @@ def settings(tmp_path: Path, database_url: str, redis_url: str) -> Settings:
         max_job_bytes=50 * 2**20,
         max_total_tokens=32_000, request_timeout_seconds=5, load_timeout_seconds=0.5, max_loaded=None,
         requests_per_minute=600, active_requests=16,
-        waiting_requests=64, threads=256, hold_lease_seconds=30,
+        waiting_requests=64, workers=2, threads=256, hold_lease_seconds=30,
         job_storage=f"file://{tmp_path / 'storage'}", job_days=30, log_level="info",
     )
 

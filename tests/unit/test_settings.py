@@ -26,7 +26,7 @@ def test_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         triton_urls=("127.0.0.1:8001",), models=("smollm2-135m",), metrics_address=("127.0.0.1", 8003),
         max_body_bytes=16 * 2**20, max_total_tokens=32_000, request_timeout_seconds=600, load_timeout_seconds=900,
         max_loaded=None,
-        requests_per_minute=600, active_requests=16, waiting_requests=64, threads=256, hold_lease_seconds=30,
+        requests_per_minute=600, active_requests=16, waiting_requests=64, workers=2, threads=256, hold_lease_seconds=30,
         max_job_bytes=50 * 2**20, job_storage=f"file://{home}/storage", job_days=30, log_level="info",
     )
 
@@ -70,6 +70,7 @@ def test_a_public_url_where_passwords_could_be_read_is_refused(monkeypatch: pyte
      {"llama-8b": ("a:1", "b:2"), "tiny-llama": ("b:2",)}),
     ("STRATA_LOAD_TIMEOUT_SECONDS", "60", "load_timeout_seconds", 60),
     ("STRATA_MAX_LOADED", "2", "max_loaded", 2),
+    ("STRATA_WORKERS", "3", "workers", 3),
 ])
 def test_each_setting(monkeypatch: pytest.MonkeyPatch, name: str, text: str, field: str, value: object) -> None:
     monkeypatch.setenv(name, text)
@@ -86,7 +87,7 @@ def test_each_setting(monkeypatch: pytest.MonkeyPatch, name: str, text: str, fie
     ("STRATA_TRITON_URLS", "triton"), ("STRATA_TRITON_URLS", "http://triton:8000"), ("STRATA_TRITON_URLS", "a=b"),
     ("STRATA_TRITON_URLS", "a=b:1,a=c:2"), ("STRATA_TRITON_URLS", "a:1,b:2"), ("STRATA_TRITON_URLS", "a:1|a:1"),
     ("STRATA_TRITON_URLS", "m=a:1|"), ("STRATA_MAX_LOADED", "0"),
-    ("STRATA_LOAD_TIMEOUT_SECONDS", "0"), ("STRATA_TRITON_GRPC_PORT", "x"),
+    ("STRATA_LOAD_TIMEOUT_SECONDS", "0"), ("STRATA_TRITON_GRPC_PORT", "x"), ("STRATA_WORKERS", "two"),
 ])
 def test_a_wrong_setting_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
     monkeypatch.setenv(name, text)

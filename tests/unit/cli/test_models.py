@@ -54,7 +54,7 @@ def test_wishes_go_to_the_keeper_and_into_the_audit_log(run: Any, strata: Strata
     assert json.loads(run("unload", "tiny-llama", "--json")) == {"model": "tiny-llama", "asked_for": "unload"}
     assert Records(valkey.client).asked() == {"tiny-llama": "unload"}
     assert [event.action for event in list_events(strata.database)] == ["model:load", "model:policy", "model:unload"]
-    assert "is not one of" in run("load", "gpt-2", code=2)
+    assert "Invalid value for 'MODEL': 'gpt-2' is not one of 'llama-8b'," in run("load", "gpt-2", code=2)
 
 
 def test_a_policy_is_changed_in_parts_shown_and_reset(run: Any, strata: Strata) -> None:

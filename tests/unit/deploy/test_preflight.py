@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from deploy.local import __main__ as launcher
 from deploy.local import lock, preflight, triton
 from deploy.local.preflight import GIB, available_memory
-from deploy.local.settings import REPOSITORY, Settings, SettingsError
+from deploy.local.settings import REPOSITORY, Settings, SettingsError, unknown_names
 
 PORTS = ("STRATA_PORT", "STRATA_TRITON_GRPC_PORT", "STRATA_TRITON_METRICS_PORT", "STRATA_METRICS_PORT")
 
@@ -54,8 +55,7 @@ def test_a_port_in_use(
 
 def test_two_ports_that_are_one(tmp_path: Path) -> None:
     found = list(preflight.problems(settings(tmp_path, STRATA_PORT="18431", STRATA_TRITON_GRPC_PORT="18431")))
-    assert len(found) == 2
-    assert "STRATA_PORT is 18431, and so is another of" in found[0]
+    assert found == ["STRATA_PORT and STRATA_TRITON_GRPC_PORT are the same port, 18431: give each its own"]
 
 
 def test_a_home_that_can_not_be_made(tmp_path: Path) -> None:
@@ -165,6 +165,8 @@ def test_a_second_launcher_of_a_home_says_who_is_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
+        ({"STRATA_MODLES": "tiny-llama"}, "there is no setting STRATA_MODLES: did you mean STRATA_MODELS?"),
+        ({"STRATA_GPU": "1"}, "there is no setting STRATA_GPU: docs/run-your-own.md lists them"),
         ({"STRATA_MODELS": "llama-9b"}, "names 'llama-9b', which is not in the catalog: choose from llama-8b"),
         ({"STRATA_MODELS": ","}, "STRATA_MODELS names no model"),
         ({"STRATA_PORT": "http"}, "STRATA_PORT must be a port from 1 to 65535, not 'http'"),
@@ -178,6 +180,17 @@ def test_a_setting_that_can_not_be_used(environment: dict[str, str], message: st
     assert "\n" not in str(raised.value)
 
 
+def test_no_name_that_is_read_or_documented_is_unknown() -> None:
+    folders = ("frontend", "deploy", "backends", "model_repository", "tests", "docs")
+    files = [REPOSITORY / "README.md", REPOSITORY / "Makefile", REPOSITORY / ".ci" / "run",
+             *(path for folder in folders for path in (REPOSITORY / folder).rglob("*")
+               if path.suffix in (".py", ".md", ".toml", ".html", ".js") and path != Path(__file__))]
+    names = {name for file in files for name in re.findall(r"\bSTRATA_[A-Z0-9_]*[A-Z0-9]", file.read_text())}
+    names.remove("STRATA_THREDS")  # a test's misspelling
+    assert len(names) > 25
+    assert list(unknown_names(dict.fromkeys(names, ""))) == []
+
+
 def test_the_command_prints_one_line_and_fails(tmp_path: Path, busy_port: int) -> None:
     ours = {**os.environ, "STRATA_HOME": str(tmp_path), "STRATA_PORT": str(busy_port), "STRATA_MODELS": "tiny-llama"}
     for module in ("deploy.local.preflight", "deploy.local"):
@@ -187,3 +200,18 @@ def test_the_command_prints_one_line_and_fails(tmp_path: Path, busy_port: int) -
         assert run.returncode == 1
         lines = [line for line in run.stderr.splitlines() if "of memory to serve" not in line]
         assert [f"port {busy_port} is in use" in line for line in lines] == [True]
+
+
+@pytest.mark.parametrize(("name", "text", "said"), [
+    ("STRATA_LOG_LEVEL", "loud", "must be one of debug, info, warning, error"),
+    ("STRATA_MAX_BODY_MB", "-1", "must be a whole number from 1 to 1024"),
+    ("STRATA_WORKERS", "two", "must be a whole number from 1 to 1000"),
+])
+def test_a_wrong_setting_of_the_frontend_ends_the_start_before_anything_runs(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    ours = {**os.environ, "STRATA_HOME": str(tmp_path / "home"), "STRATA_MODELS": "tiny-llama", name: text}
+    run = subprocess.run([sys.executable, "-m", "deploy.local"], env=ours, cwd=REPOSITORY, capture_output=True,
+                         text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (1, "", f"strata: {name} {said}\n")
+    assert not (tmp_path / "home").exists()

@@ -17,7 +17,7 @@ from tests.frontend import Frontend, get
 
 @pytest.fixture(scope="module")
 def frontend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
-    running = Frontend.start(tmp_path_factory.mktemp("home"), workers=2)
+    running = Frontend.start(tmp_path_factory.mktemp("home"), workers=2, STRATA_THREDS="8")
     yield running
     running.stop()
 
@@ -150,3 +150,13 @@ def test_a_metrics_address_in_use_ends_with_one_line(tmp_path: Path, frontend: F
     assert second.process.wait(60) == 1
     assert f"strata: cannot serve metrics on {taken} (Address already in use" in second.output()
     assert "Traceback" not in second.output()
+
+
+def test_an_unknown_setting_is_a_warning(frontend: Frontend) -> None:
+    assert "strata: there is no setting STRATA_THREDS: did you mean STRATA_THREADS?" in frontend.output()
+
+
+def test_a_wrong_setting_ends_with_one_line(tmp_path: Path) -> None:
+    frontend = Frontend.launch(tmp_path, workers=1, STRATA_THREADS="many")
+    assert frontend.process.wait(60) == 1
+    assert frontend.output() == "strata: STRATA_THREADS must be a whole number from 1 to 10000\n"

@@ -115,6 +115,22 @@ def test_null_is_left_out_where_openai_says_so_and_a_wrong_type_elsewhere(field:
         assert [problem.param for problem in problems(**{field: None})] == [field]
 
 
+@pytest.mark.parametrize("field", ["model", "prompt"])
+def test_null_for_a_required_field_is_not_told_to_be_left_out(field: str) -> None:
+    assert problems(**{field: None}) == (Problem(f"{field} is required, and must not be null.", field),)
+    assert problems(min_p=None) == (Problem("min_p must not be null; it can be left out.", "min_p"),)
+
+
+def test_the_largest_integer_is_a_bound_only_for_what_is_beyond_it() -> None:
+    def said(**fields: Any) -> str:
+        return problems(**fields)[0].message
+
+    assert said(max_tokens=0) == "max_tokens must be at least 1."
+    assert said(seed=-1) == "seed must be at least 0."
+    assert said(seed=2**63) == f"seed must be at least 0 and at most {2**63 - 1}."
+    assert said(n=0) == "n must be at least 1 and at most 128."
+
+
 def test_the_nullable_fields_are_those_of_the_sdk() -> None:
     hints = get_type_hints(completion_create_params.CompletionCreateParamsBase)
     hints |= get_type_hints(completion_create_params.CompletionCreateParamsNonStreaming)
