@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,16 @@ from model_repository.catalog import Model
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEFAULT_MODELS = "smollm2-135m"
-#: The page that names every setting; tests compare it with what is read, so that there is no other list.
-PAGE = REPOSITORY / "docs" / "run-your-own.md"
-#: What begins with STRATA_ and is no setting: the first is between an engine's own processes, the second the tests'.
-OTHERS = ("ENGINE_CAUSES", "TEST_SCALE")
+#: Every variable that anything reads, without the prefix: what docs/run-your-own.md explains, ENGINE_CAUSES, which is
+#: between an engine's own processes, and TEST_SCALE, which is the tests'.
+PREFIX = "STRATA_"
+NAMES = (
+    "ACTIVE_REQUESTS", "CHECKPOINTS", "DATABASE_URL", "ENGINE_CAUSES", "HOLD_LEASE", "HOME", "JOB_DAYS",
+    "JOB_STORAGE", "LOAD_TIMEOUT_SECONDS", "LOG_LEVEL", "MAX_BODY_MB", "MAX_JOB_MB", "MAX_LOADED",
+    "MAX_TOTAL_TOKENS", "METRICS_ADDRESS", "METRICS_PORT", "MODELS", "PORT", "PUBLIC_URL", "REDIS_URL",
+    "REQUESTS_PER_MINUTE", "REQUEST_TIMEOUT", "TEST_SCALE", "THREADS", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT",
+    "TRITON_URLS", "TRUSTED_PROXIES", "WAITING_REQUESTS", "WORKERS",
+)
 
 
 class SettingsError(Exception):
@@ -88,13 +93,11 @@ class Settings:
 
 def unknown_names(environment: Mapping[str, str]) -> Iterator[str]:
     """Every variable that begins with `STRATA_` and is none of ours, one line each: most likely it is misspelled."""
-    prefix = "STRATA_"
-    known = {*re.findall(rf"{prefix}([A-Z0-9_]*[A-Z0-9])", PAGE.read_text(encoding="utf-8")), *OTHERS}
     for name in sorted(environment):
-        end = name.removeprefix(prefix)
-        if name.startswith(prefix) and end not in known:
-            near = difflib.get_close_matches(end, known, n=1)
-            hint = f"did you mean {prefix}{near[0]}?" if near else f"{PAGE.relative_to(REPOSITORY)} lists them"
+        end = name.removeprefix(PREFIX)
+        if name.startswith(PREFIX) and end not in NAMES:
+            near = difflib.get_close_matches(end, NAMES, n=1)
+            hint = f"did you mean {PREFIX}{near[0]}?" if near else "docs/run-your-own.md lists them"
             yield f"there is no setting {name}: {hint}"
 
 
