@@ -36,6 +36,7 @@ PORT_PATIENCE = 3.0
 def problems(settings: Settings) -> Iterator[str]:
     """Everything that stands in the way of serving with these settings, one line each."""
     yield from _machine()
+    yield from _given_in_vain(settings)
     unusable = list(_home(settings))
     yield from unusable
     if not unusable:
@@ -93,6 +94,15 @@ def _home(settings: Settings) -> Iterator[str]:
     free = shutil.disk_usage(home).free
     if free < HOME_DISK:
         yield f"needs {_gib(HOME_DISK)} of disk for {home}, and {_gib(free)} is free: make room or set STRATA_HOME"
+
+
+def _given_in_vain(settings: Settings) -> Iterator[str]:
+    """Addresses of parts that run elsewhere: ours are started all the same, and would be used without a word."""
+    ours = settings.environment()
+    for name in ("STRATA_DATABASE_URL", "STRATA_REDIS_URL", "STRATA_TRITON_URLS", "STRATA_METRICS_ADDRESS"):
+        if os.environ.get(name) not in (None, ours[name]):
+            yield (f"{name} is for parts that run elsewhere, and `make serve` starts its own: unset it, or start the "
+                   'parts as docs/run-your-own.md says under "On several machines"')
 
 
 def _ports(settings: Settings) -> Iterator[str]:

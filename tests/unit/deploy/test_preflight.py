@@ -53,6 +53,17 @@ def test_a_port_in_use(
     assert problem == f"port {busy_port} is in use: stop what listens there or set {name} to another port"
 
 
+@pytest.mark.parametrize("name", [
+    "STRATA_DATABASE_URL", "STRATA_REDIS_URL", "STRATA_TRITON_URLS", "STRATA_METRICS_ADDRESS"])
+def test_the_address_of_a_part_that_runs_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    ours = settings(tmp_path)
+    monkeypatch.setenv(name, ours.environment()[name])
+    assert list(preflight.problems(ours)) == []
+    monkeypatch.setenv(name, "elsewhere:1")
+    (problem,) = preflight.problems(ours)
+    assert problem.startswith(f"{name} is for parts that run elsewhere, and `make serve` starts its own: unset it")
+
+
 def test_two_ports_that_are_one(tmp_path: Path) -> None:
     found = list(preflight.problems(settings(tmp_path, STRATA_PORT="18431", STRATA_TRITON_GRPC_PORT="18431")))
     assert found == ["STRATA_PORT and STRATA_TRITON_GRPC_PORT are the same port, 18431: give each its own"]
