@@ -90,6 +90,13 @@ def test_a_body_that_breaks_off(client: FlaskClient) -> None:
     assert error_of(answer, 400)["code"] == "invalid_request"
 
 
+@pytest.mark.parametrize("path", [COMPLETIONS, "/v1/tokenize"])
+def test_a_body_that_breaks_off_where_it_looks_whole(client: FlaskClient, path: str) -> None:
+    answer = client.post(path, input_stream=io.BytesIO(b"{}"), content_type="application/json",
+                         environ_overrides={"wsgi.input_terminated": True, "CONTENT_LENGTH": "3"})
+    assert error_of(answer, 400)["message"] == "The body broke off: Content-Length says 3 bytes, 2 came."
+
+
 def test_a_refused_body_is_read_all_the_same_so_that_its_sender_sees_the_answer(client: FlaskClient) -> None:
     for path, size in (("/nothing", 10_000), (COMPLETIONS, 2**20 + 1), ("/v1/chat/completions", 2**21)):
         body = io.BytesIO(b" " * size)
