@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections import Counter
@@ -93,6 +94,21 @@ def test_what_can_be_no_job_is_refused(
     answer = person.client.post("/v1/jobs", content=content, headers=headers)
     assert answer.status_code == status
     assert status != 413 or "larger than 50 MB" in answer.text
+
+
+def test_lines_that_break_off_after_a_whole_one_are_no_job(person: Person) -> None:
+    """What came would be a Job of its own, with the rest of the requests missing."""
+    line = json.dumps({"custom_id": "1", "body": {"model": "tiny-llama", "prompt": "x", "max_tokens": 1}}) + "\n"
+    url, key = person.client.base_url, person.client.headers["Authorization"]
+    head = (f"POST /v1/jobs HTTP/1.1\r\nHost: strata\r\nAuthorization: {key}\r\nConnection: close\r\n"
+            f"Content-Type: application/jsonl\r\nContent-Length: {2 * len(line)}\r\n\r\n")
+    with socket.create_connection((url.host, url.port), timeout=30) as connection:
+        connection.sendall((head + line).encode())
+        connection.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+    assert " 400 " in answer.partition("\r\n")[0]
+    assert f"The body broke off: Content-Length says {2 * len(line)} bytes, {len(line)} came." in answer
+    assert person.client.get("/v1/jobs").json()["data"] == []
 
 
 def test_idempotency(person: Person) -> None:
