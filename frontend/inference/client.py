@@ -192,8 +192,8 @@ class Inference:
         tokens that were generated until then, which are to be paid.
 
         Triton 2.51 can crash when a stream is cancelled that is about to end by itself (later ones should not: pull
-        requests 7840 and 8078 of triton-inference-server/server). So the engine is asked to end the requests, and what
-        their stream is read to its end; it is cancelled only if it does not end even so.
+        requests 7840 and 8078 of triton-inference-server/server). So the engine is asked to end the requests, and their
+        stream is read to its end; it is cancelled only if it does not end even so.
         """
         requests = [engine_request(model + ENGINE, f"{request_id}/{n}", g) for n, g in enumerate(generations)]
         endpoint = self.endpoints.at(address)
