@@ -32,10 +32,6 @@ def json_body() -> bytes:
     except Exception as error:  # each WSGI server has its own for a broken chunk or connection
         raise InvalidRequest("The body broke off or is not valid HTTP.") from error
     _check_length(len(body))
-    limit = request.max_content_length
-    # Where no length was announced, werkzeug reads up to the limit and no further, without a word.
-    if request.content_length is None and len(body) == limit and request.environ["wsgi.input"].read(1):
-        raise RequestEntityTooLarge
     return body
 
 
@@ -57,16 +53,20 @@ def spooled_body(limit: int) -> Iterator[IO[bytes]]:
                 raise
             raise InvalidRequest("The body broke off or is not valid HTTP.") from error
         _check_length(file.tell())
-        if request.content_length is None and file.tell() == limit and request.environ["wsgi.input"].read(1):
-            raise RequestEntityTooLarge
         file.flush()
         yield file
 
 
 def _check_length(read: int) -> None:
-    """Raise InvalidRequest where less came than was announced: what is there may look whole."""
-    if request.content_length is not None and read < request.content_length:
-        raise InvalidRequest(f"The body broke off: Content-Length says {request.content_length} bytes, {read} came.")
+    """Raise InvalidRequest where less came than was announced: what is there may look whole. Raise 413 where no length
+    was announced and there is more: werkzeug reads up to the limit and no further, without a word.
+    """
+    announced = request.content_length
+    if announced is None:
+        if read == request.max_content_length and request.environ["wsgi.input"].read(1):
+            raise RequestEntityTooLarge
+    elif read < announced:
+        raise InvalidRequest(f"The body broke off: Content-Length says {announced} bytes, {read} came.")
 
 
 def is_full(error: Exception) -> bool:
